@@ -1,0 +1,115 @@
+"""What one pass has to move and multiply, counted from shapes alone: bytes, FLOP, and with them the least time a device can take.
+
+Nothing here needs torch or the device: a laptop can ask about a GPU that it does not have.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from ..config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Device:
+    """A machine in three numbers, one for each ceiling (Williams et al. 2009, roofline; the launch floor added)."""
+
+    name: str
+    bandwidth: float  # bytes per second read from memory
+    flops: float  # FLOP per second of matrix products, in the dtype meant
+    launch: float = 0.0  # seconds that a pass takes even if it moves and multiplies nothing
+
+
+@dataclass(frozen=True)
+class Cost:
+    """flops and bytes of a pass, by part. Weights are read once a pass, however many rows share it; keys and values once for each row."""
+
+    flops: dict[str, float] = field(default_factory=dict)
+    weight_bytes: float = 0.0
+    kv_read: float = 0.0
+    kv_written: float = 0.0
+
+    @property
+    def bytes(self) -> float:
+        return self.weight_bytes + self.kv_read + self.kv_written
+
+    @property
+    def total_flops(self) -> float:
+        return sum(self.flops.values())
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte; left of the device's ridge (flops / bandwidth) memory decides."""
+        return self.total_flops / self.bytes
+
+    def ceilings(self, device: Device) -> dict[str, float]:
+        """Seconds that each ceiling alone would allow; the largest binds."""
+        return {"launch": device.launch, "bandwidth": self.bytes / device.bandwidth, "compute": self.total_flops / device.flops}
+
+    def seconds(self, device: Device) -> float:
+        return max(self.ceilings(device).values())
+
+    def __add__(self, other: Cost) -> Cost:
+        flops = {k: self.flops.get(k, 0) + other.flops.get(k, 0) for k in self.flops | other.flops}
+        return Cost(flops, self.weight_bytes + other.weight_bytes, self.kv_read + other.kv_read, self.kv_written + other.kv_written)
+
+
+def part_of(name: str) -> str:
+    """Which part of the model a tensor belongs to: attention, mlp, head, embed or norm."""
+    if "norm" in name:
+        return "norm"
+    return next(p for p in ("attention", "mlp", "head", "embed") if p in name)
+
+
+def read_bytes(config: ModelConfig, tokens: int, number: float, layers: int | None = None) -> float:
+    """Bytes of weights a pass over `tokens` tokens reads: every matrix once, and of an embedding that is not also the head only the tokens' rows."""
+    total = 0.0
+    for name, shape in config.tensors.items():
+        if name.startswith("blocks.") and layers is not None and int(name.split(".")[1]) >= layers:
+            continue
+        looked_up = name == "embed.weight" and not config.tied
+        total += tokens * shape[1] if looked_up else prod(shape)
+    return total * number
+
+
+def cost(config: ModelConfig, rows: list[tuple[int, int]], number: float = 2.0, cache_number: float | None = None, read: int | None = None, layers: int | None = None) -> Cost:
+    """What a pass costs whose rows have (context, width): tokens already cached, tokens in flight.
+
+    number: bytes of a stored weight (4 fp32, 2 bf16, 0.625 Q4_1) · cache_number: of a cached number (default: the same)
+    read: how many tokens' logits are wanted (default: one a row) · layers: how many are run (default: all)
+    """
+    cache_number, depth = number if cache_number is None else cache_number, config.n_layers if layers is None else layers
+    tokens = sum(width for _, width in rows)
+    reach = [(context, width, seen(config, context, width)) for context, width in rows]
+    multiplied = {"attention": 0.0, "mlp": 0.0}
+    for name, shape in config.tensors.items():
+        if name.startswith("blocks.") and len(shape) == 2 and int(name.split(".")[1]) < depth:
+            multiplied[part_of(name)] += 2 * prod(shape) * tokens
+    pairs = sum(p for _, _, p in reach)
+    wanted = len(rows) if read is None else read
+    kv = sum(prod(s) for i in range(depth) for s in config.kv_shapes(i)) * cache_number
+    return Cost(
+        {
+            "attention": multiplied["attention"],
+            "scores": 4 * depth * config.n_heads * config.d_head * pairs,  # q·k and weights·v
+            "mlp": multiplied["mlp"],
+            "head": 2 * config.vocab_size * config.d_model * wanted,
+        },
+        read_bytes(config, tokens, number, layers),
+        sum(min(context, config.window + config.sinks) if config.window else context for context, _ in rows) * kv,
+        tokens * kv,
+    )
+
+
+def seen(config: ModelConfig, context: int, width: int) -> float:
+    """How many (query, key) pairs a row's tokens make: each sees what is cached and what comes before it in flight."""
+    if not config.causal:
+        return width * (context + width)
+    if config.window is None:
+        return width * context + width * (width + 1) / 2
+    return sum(min(context + i + 1, config.window + min(config.sinks, max(context + i + 1 - config.window, 0))) for i in range(width))
+
+
+def step_cost(config: ModelConfig, step, number: float = 2.0, cache_number: float | None = None) -> Cost:
+    """The cost of a Step's pass: of what its rows needed, whatever padding was computed beside it."""
+    return cost(config, [(row.context, row.width) for row in step.rows if row.width], number, cache_number)

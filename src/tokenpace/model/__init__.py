@@ -1,0 +1,1 @@
+"""The forward pass: attention, and the transformer around it."""

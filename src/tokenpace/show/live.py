@@ -1,0 +1,224 @@
+"""A picture that fills while something is measured, and a sentence that says the same in words.
+
+The picture is one output, updated in place: a PNG from a figure of its own, with the sentence as its text. Whoever cannot see
+the picture, or reads the notebook where no kernel runs, has the last frame and the sentence.
+
+Drawing costs time, so it is kept out of what is measured: `timed` stops its clock whenever it hands over a step, and drawing
+happens only then, at most 5 times a second and for at most a fifth of the time.
+"""
+from __future__ import annotations
+
+import base64
+import io
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import NamedTuple, Protocol
+
+from matplotlib.figure import Figure
+
+from tokenpace.show.plots import owned, style
+
+PERIOD = 0.2  # s between frames: 5 Hz
+SHARE = 0.2  # of the time, at most, goes into drawing
+STEADY = 1.2  # roofs that differ by more than this factor judge nothing
+
+
+class View(Protocol):
+    """One idea of a figure: a fold over what was measured. `see` updates numbers only, `draw` moves numbers into artists only."""
+
+    def see(self, lane: str, point) -> None:
+        """Take in one point of a lane (a Stamped step, or whatever the lane yields)."""
+
+    def axes(self, figure: Figure) -> None:
+        """Make the axes and all artists, empty."""
+
+    def draw(self) -> None:
+        """Move the numbers so far into the artists."""
+
+    def sentence(self) -> str:
+        """What the picture shows, in one or two sentences, computed."""
+
+    def progress(self) -> float:
+        """How much of what was planned is there, from 0 to 1."""
+
+
+class Roofs(NamedTuple):
+    """Read bandwidth in bytes/s just before and just after a measurement: what the figure is judged by, if it held still."""
+
+    before: float
+    after: float
+
+    @property
+    def steady(self) -> bool:
+        return max(self) <= STEADY * min(self)
+
+    def verdict(self, says: str) -> str:
+        """What was to be said, or why nothing is.
+
+        >>> Roofs(80e9, 75e9).verdict("As predicted.")
+        'As predicted.'
+        >>> Roofs(80e9, 40e9).verdict("As predicted.")
+        'No verdict: the roof moved from 80 to 40 GB/s meanwhile (another program was busy); run it again.'
+        """
+        moved = f"No verdict: the roof moved from {self.before / 1e9:.0f} to {self.after / 1e9:.0f} GB/s meanwhile (another program was busy); run it again."
+        return says if self.steady else moved
+
+
+class Screen:
+    """Where a figure is shown: one output of a notebook cell, updated in place, or nowhere but in memory (then the sentence is printed)."""
+
+    def __init__(self, live: bool = True, now: Callable[[], float] = time.perf_counter):
+        self.live, self.now, self.figure = live, now, owned()
+        self.picture = self.caption = None
+        self._drawn_at, self._drawing = float("-inf"), 0.0
+        self._notebook = _in_notebook()
+
+    def clear(self, view: View) -> None:
+        """A new run of a view, in the same place."""
+        self.figure.clear()
+        with style():
+            view.axes(self.figure)
+
+    @property
+    def due(self) -> bool:
+        """Is it time for a frame? Never more often than PERIOD, and less often where a frame takes long to draw."""
+        return self.live and self._notebook and self.now() - self._drawn_at >= max(PERIOD, self._drawing / SHARE)
+
+    def frame(self, view: View, sentence: str, last: bool = False) -> None:
+        started = self.now()
+        with style():
+            view.draw()
+            png = _png(self.figure)
+        self._publish(png, sentence, last)
+        self._drawn_at = self.now()
+        self._drawing = self._drawn_at - started
+
+    def _publish(self, png: bytes, sentence: str, last: bool) -> None:
+        if not self._notebook:
+            if last:
+                print(sentence)
+            return
+        data = {"image/png": base64.b64encode(png).decode("ascii"), "text/plain": sentence}
+        about = {"image/png": {"alt": sentence, "width": int(self.figure.bbox.width)}}
+        self.picture = _show(self.picture, data, about)
+        if last:  # JupyterLab gives images no alt text, so the sentence also stands below, where eyes and screen readers find it
+            self.caption = _show(self.caption, {"text/html": f'<p role="status"><em>{escape(sentence)}</em></p>'}, {})
+
+
+@dataclass
+class Shown:
+    """What a measurement left: its raw points by lane, the figure, the sentence, and the roofs around it."""
+
+    view: View
+    figure: Figure
+    sentence: str
+    points: dict[str, list] = field(default_factory=dict)
+    roofs: Roofs | None = None
+    note: str = ""
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+    def save(self, path) -> None:
+        """Write the picture as a PNG file."""
+        with style():
+            self.figure.savefig(path, metadata={"Software": None, "Description": self.sentence})
+
+
+def watch(
+    view: View,
+    lanes: Mapping[str, Iterable],
+    *,
+    seconds: float = 30,
+    roof: Callable[[], float] | None = None,
+    live: bool = True,
+    screen: Screen | None = None,
+    now: Callable[[], float] = time.perf_counter,
+) -> Shown:
+    """Measure the lanes one after another while `view` fills, within a budget of `seconds`; return what was seen.
+
+    `lanes` are iterables of points, mostly `timed(...)` steps. `roof` is probed before and after. An interrupt or the end of the
+    budget ends the measurement, not the figure: what was measured stays and is drawn, and the sentence says how much that is.
+    `live=False` draws the last frame only. In a notebook the figure is an output; elsewhere the sentence is printed.
+    """
+    screen = screen or Screen(live, now)
+    run = _Run(view, screen, seconds, now, {lane: [] for lane in lanes})
+    before = roof() if roof else None
+    screen.clear(view)
+    if screen.due:
+        screen.frame(view, "measuring …")
+    note = run.measure(lanes)
+    roofs = Roofs(before, roof()) if roof and not note.startswith("Interrupted") else None
+    if hasattr(view, "judge"):
+        view.judge(roofs)
+    sentence = " ".join(filter(None, (view.sentence(), note)))
+    screen.frame(view, sentence, last=True)
+    return Shown(view, screen.figure, sentence, run.points, roofs, note)
+
+
+@dataclass
+class _Run:
+    """The state of one measurement between its first point and its last."""
+
+    view: View
+    screen: Screen
+    budget: float
+    now: Callable[[], float]
+    points: dict[str, list]
+
+    def measure(self, lanes: Mapping[str, Iterable]) -> str:
+        """Go through all lanes; return why it ended early, if it did."""
+        started = self.now()
+        try:
+            for lane, points in lanes.items():
+                iterator = iter(points)
+                try:
+                    for point in iterator:
+                        self.points[lane].append(point)
+                        self.view.see(lane, point)
+                        spent = self.now() - started
+                        if spent >= self.budget and self.view.progress() < 1:
+                            return f"Stopped by its budget of {self.budget:.3g} s: {self._kept()}."
+                        if self.screen.due:
+                            self.screen.frame(self.view, f"{self.view.sentence()} {self._left(spent)}")
+                finally:
+                    getattr(iterator, "close", lambda: None)()  # frees what the run holds, now and not some day
+        except KeyboardInterrupt:
+            return f"Interrupted: {self._kept()}."
+        return ""
+
+    def _kept(self) -> str:
+        n = sum(map(len, self.points.values()))
+        return f"{n} point{'' if n == 1 else 's'} kept, {self.view.progress():.0%} of the plan"
+
+    def _left(self, spent: float) -> str:
+        done = min(max(self.view.progress(), 0.0), 1.0)
+        guess = min(spent * (1 - done) / done, self.budget - spent) if done else self.budget - spent
+        return f"({done:.0%} measured, about {max(guess, 0):.0f} s left)"
+
+
+def _png(figure: Figure) -> bytes:
+    file = io.BytesIO()
+    figure.canvas.print_png(file, metadata={"Software": None}, pil_kwargs={"compress_level": 3})
+    return file.getvalue()
+
+
+def _in_notebook() -> bool:
+    """Is there a frontend that takes pictures? IPython is asked only if it is there already."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def _show(handle, data: dict, about: dict):
+    from IPython.display import DisplayHandle
+
+    if handle is None:
+        handle = DisplayHandle()
+        handle.display(data, metadata=about, raw=True)
+    else:
+        handle.update(data, metadata=about, raw=True)
+    return handle

@@ -1,0 +1,119 @@
+"""What every figure shares: colours that differ for every eye and on paper, a marker each, a white ground, type of 10 points or more.
+
+A figure here is owned by whoever made it: an Agg canvas and no pyplot, whose list of "current" figures is shared by all threads
+and draws half of one when a button is pressed in the middle.
+"""
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.ticker import EngFormatter
+
+
+class Look(NamedTuple):
+    """How one kind of line is told from the others, three times over: by colour, by marker and by dash."""
+
+    color: str
+    marker: str
+    line: str
+
+
+# Okabe & Ito 2008, "Color universal design": eight colours that stay apart under every common colour blindness.
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = "#000000 #E69F00 #56B4E9 #009E73 #F0E442 #0072B2 #D55E00 #CC79A7".split()
+MEASURED, PREDICTED, RECORDED, ELSEWHERE = Look(BLUE, "o", "-"), Look(ORANGE, "D", "--"), Look(GREEN, "s", "-."), Look(PURPLE, "^", ":")
+RIVAL, GUESS = Look(VERMILION, "X", "-"), Look(BLACK, "v", "-")
+GREY = "#767676"  # 4.5 : 1 on white, the least that small type may have
+SIZE = 11  # points; present() makes it larger
+
+
+def present(points: float = 16) -> None:
+    """From now on figures are drawn for the back row of a room; `present(11)` goes back to the desk."""
+    if not 10 <= points <= 32:
+        raise ValueError(f"present({points!r}): type of 10 to 32 points can be read, from a desk (11) or from the back row (16 to 20)")
+    matplotlib.rcParams["font.size"] = points
+
+
+def style():
+    """The settings under which a figure is made *and* drawn, for Matplotlib makes its ticks late."""
+    points = max(SIZE, matplotlib.rcParams["font.size"])
+    return matplotlib.rc_context(
+        {
+            "font.size": points, "axes.titlesize": points + 1, "axes.labelsize": points, "legend.fontsize": points - 1, "xtick.labelsize": points - 1,
+            "ytick.labelsize": points - 1, "figure.titlesize": points + 2, "axes.titlelocation": "left", "axes.titleweight": "bold",
+            "font.family": "DejaVu Sans", "text.parse_math": False, "figure.facecolor": "white", "axes.facecolor": "white", "axes.edgecolor": GREY,
+            "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#E6E6E6", "axes.axisbelow": True,
+            "lines.linewidth": 2.0, "lines.markersize": 6, "legend.frameon": False, "figure.constrained_layout.use": True,
+        }
+    )  # fmt: skip
+
+
+def owned(width: float = 9.0, height: float = 4.6, dpi: int = 100) -> Figure:
+    """An empty figure on an Agg canvas of its own, in inches; larger type gets more room."""
+    grow = max(SIZE, matplotlib.rcParams["font.size"]) / SIZE
+    figure = Figure(figsize=(width * grow**0.5, height * grow**0.5), dpi=dpi, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def line(ax: Axes, look: Look, label: str, every: int | None = None, **more):
+    """An empty line that a view fills; `markevery` keeps a thousand points from becoming a sausage of markers."""
+    (made,) = ax.plot([], [], look.line, color=look.color, marker=look.marker, markevery=every, label=label, **more)
+    return made
+
+
+def fit(ax: Axes, xs, ys, zero: bool = True) -> None:
+    """Limits that hold all of xs and ys with a little air, so that a live figure does not jump with each point."""
+    for values, set_limits in ((xs, ax.set_xlim), (ys, ax.set_ylim)):
+        values = [v for v in values if v is not None and v == v and abs(v) != float("inf")]
+        if values:
+            low, high = (min(0, *values, 0) if zero else min(values)), max(values)
+            set_limits(low, high + 0.06 * (high - low) if high > low else low + 1)
+
+
+def engineering(axis, unit: str) -> None:
+    """Ticks like 10 MB, 1 GB/s, 4 ms."""
+    axis.set_major_formatter(EngFormatter(unit))
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())
+
+
+def printable(text: str) -> str:
+    """What the font can draw; the rest becomes □, as it would in the picture, only without a warning for every frame."""
+    return "".join(c if c == "\n" or ord(c) in _glyphs() else "□" for c in text)
+
+
+def seconds(value: float | None) -> str:
+    """Seconds as people say them.
+
+    >>> seconds(0.0042), seconds(1.5), seconds(None)
+    ('4.20 ms', '1.50 s', '–')
+    """
+    if value is None:
+        return "–"
+    for size, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if abs(value) >= size:
+            return f"{value / size:#.3g} {unit}".replace(". ", " ")
+    return f"{value / 1e-9:.3g} ns"
+
+
+def bytes_(value: float | None) -> str:
+    """Bytes in decimal units (1 GB = 1e9 B).
+
+    >>> bytes_(269.03e6), bytes_(17.2e9)
+    ('269 MB', '17.2 GB')
+    """
+    if value is None:
+        return "–"
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= size:
+            return f"{value / size:#.3g} {unit}".replace(". ", " ")
+    return f"{value:.3g} B"
