@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from matplotlib.figure import Figure
 
-from tokenpace.show.plots import owned, style
+from .plots import owned, style
 
 PERIOD = 0.2  # s between frames: 5 Hz
 SHARE = 0.2  # of the time, at most, goes into drawing

@@ -6,6 +6,7 @@ and draws half of one when a button is pressed in the middle.
 from __future__ import annotations
 
 from functools import cache
+from math import isfinite
 from typing import NamedTuple
 
 import matplotlib
@@ -25,7 +26,8 @@ class Look(NamedTuple):
 
 
 # Okabe & Ito 2008, "Color universal design": eight colours that stay apart under every common colour blindness.
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = "#000000 #E69F00 #56B4E9 #009E73 #F0E442 #0072B2 #D55E00 #CC79A7".split()
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 MEASURED, PREDICTED, RECORDED, ELSEWHERE = Look(BLUE, "o", "-"), Look(ORANGE, "D", "--"), Look(GREEN, "s", "-."), Look(PURPLE, "^", ":")
 RIVAL, GUESS = Look(VERMILION, "X", "-"), Look(BLACK, "v", "-")
 GREY = "#767676"  # 4.5 : 1 on white, the least that small type may have
@@ -70,9 +72,9 @@ def line(ax: Axes, look: Look, label: str, every: int | None = None, **more):
 def fit(ax: Axes, xs, ys, zero: bool = True) -> None:
     """Limits that hold all of xs and ys with a little air, so that a live figure does not jump with each point."""
     for values, set_limits in ((xs, ax.set_xlim), (ys, ax.set_ylim)):
-        values = [v for v in values if v is not None and v == v and abs(v) != float("inf")]
+        values = [v for v in values if v is not None and isfinite(v)]
         if values:
-            low, high = (min(0, *values, 0) if zero else min(values)), max(values)
+            low, high = (min(0, *values) if zero else min(values)), max(values)
             set_limits(low, high + 0.06 * (high - low) if high > low else low + 1)
 
 

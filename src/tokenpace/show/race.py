@@ -1,0 +1,242 @@
+"""Unit 01: the same tokens, scored in one pass and written in as many passes as there are tokens.
+
+Both lanes multiply the same numbers. One reads the weights once, the other once per token, for the next token has to be known
+before anything can be computed from it. The figure shows what that costs: two bars racing, latency against length, bytes read.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from math import inf
+from textwrap import wrap
+
+from . import plots
+from .live import Roofs
+from .plots import ELSEWHERE, GREY, GUESS, MEASURED, PREDICTED, RECORDED, RIVAL, bytes_, seconds
+
+LANES = ("score", "write")
+LOOKS = {"score": RIVAL, "write": MEASURED}
+
+
+@dataclass
+class Tally:
+    """One lane so far: what its passes took, kept and moved. The prompt's own pass is the same for both and stands apart."""
+
+    prefill: float = 0.0
+    passes: list[float] = field(default_factory=list)  # seconds of each
+    tokens: int = 0
+    flops: float = 0.0
+    weight_bytes: float = 0.0
+    bytes: float = 0.0
+
+    def add(self, stamped, cost: Callable) -> None:
+        step, took = stamped
+        if all(row.phase == "prefill" for row in step.rows):
+            self.prefill += took
+            return
+        self.passes.append(took)
+        self.tokens += sum(row.width for row in step.rows)
+        price = cost(step)
+        self.flops, self.weight_bytes, self.bytes = self.flops + price.flops, self.weight_bytes + price.weight_bytes, self.bytes + price.bytes
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.passes)
+
+
+@dataclass
+class Race:
+    """A view. `plan[lane]` are the steps to be expected (a prediction needs nothing else); `cost` prices a step, `device` is this machine's roof.
+
+    `elsewhere` are devices that are not here (predicted, and labelled so), `recorded` are stamped lanes of named machines.
+    `decode` turns token ids into text; `guess` is how many times longer the learner thinks writing takes.
+    """
+
+    plan: dict[str, list]
+    cost: Callable
+    device: object
+    decode: Callable[[list[int]], str]
+    guess: float | None = None
+    elsewhere: tuple = ()
+    recorded: dict[str, dict[str, list]] = field(default_factory=dict)
+    where: str = ""  # machine, dtype, threads: a figure without its machine is not a result
+
+    def __post_init__(self):
+        self.tallies = {lane: Tally() for lane in LANES}
+        self.tokens: dict[int, int] = {}
+        self.roofs: Roofs | None = None
+        self.n = len(self.plan["write"])
+
+    # the fold ------------------------------------------------------------------------------------------------------
+
+    def see(self, lane: str, stamped) -> None:
+        self.tallies[lane].add(stamped, self.cost)
+        if lane == "write":
+            for row in stamped.step.rows:
+                self.tokens.update((position, token) for position, token, kept in row.writes if kept)
+
+    def judge(self, roofs: Roofs | None) -> None:
+        self.roofs = roofs
+
+    def progress(self) -> float:
+        return sum(len(t.passes) for t in self.tallies.values()) / sum(map(len, self.plan.values()))
+
+    @property
+    def text(self) -> str:
+        return self.decode([self.tokens[p] for p in sorted(self.tokens)])
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times longer writing takes, per token, as far as both are measured."""
+        score, write = (self.tallies[lane] for lane in LANES)
+        return (write.seconds / write.tokens) / (score.seconds / score.tokens) if score.tokens and write.tokens and score.seconds else None
+
+    def devices(self) -> list:
+        """This machine as it was probed: once before the run, and once more after it."""
+        return [replace(self.device, bandwidth=b) for b in self.roofs] if self.roofs else [self.device]
+
+    def priced(self, lane: str, device) -> list[float]:
+        """Predicted seconds of each pass of a lane."""
+        return [self.cost(step).seconds(device) for step in self.plan[lane]]
+
+    def predicted_ratio(self, device) -> float:
+        return sum(self.priced("write", device)) / sum(self.priced("score", device))
+
+    # the picture ---------------------------------------------------------------------------------------------------
+
+    def axes(self, figure) -> None:
+        figure.set_size_inches(figure.get_size_inches() * (1.12, 1.3))
+        axes = figure.subplot_mosaic([["bars", "ratio"], ["latency", "odometer"], ["text", "text"]], width_ratios=[3, 2], height_ratios=[3, 5, 1.7])
+        self.ax = axes
+        self._bars(axes["bars"])
+        self._latency(axes["latency"])
+        self._ratio(axes["ratio"])
+        for name in ("odometer", "text"):
+            axes[name].set_axis_off()
+        self.reading = axes["odometer"].text(0, 0.78, "", fontsize=_big(), weight="bold", color=MEASURED.color)
+        self.gloss = axes["odometer"].text(0, 0.70, "", va="top")
+        axes["odometer"].set_title("Weights read so far")
+        self.writing = axes["text"].text(0, 0.95, "", va="top", family="DejaVu Sans Mono", transform=axes["text"].transAxes)
+        figure.supxlabel(self.where, color=GREY, fontsize=10)
+
+    def _bars(self, ax) -> None:
+        labels = [f"score {len(self.plan['write'])} given tokens\n1 pass", f"write {self.n} tokens\n{self.n} passes"]
+        self.bars = ax.barh([1, 0], [0, 0], height=0.55, color=[LOOKS[lane].color for lane in LANES])
+        (self.expected,) = ax.plot([], [], PREDICTED.marker, color=PREDICTED.color, markeredgecolor="black", label="predicted")
+        self.times = [ax.text(0, y, "", va="center") for y in (1, 0)]
+        ax.set_yticks([1, 0], labels)
+        ax.grid(axis="y", visible=False)
+        ax.set_ylim(-0.6, 1.6)
+        ax.set_title("The same tokens, the same arithmetic")
+        ax.set_xlabel("seconds after the prompt")
+
+    def _latency(self, ax) -> None:
+        self.band = ax.fill_between([0], [0], [0], color=PREDICTED.color, alpha=0.25, linewidth=0)
+        self.line = plots.line(ax, MEASURED, "measured", every=max(self.n // 12, 1))
+        self.predicted = plots.line(ax, PREDICTED, "predicted from the roof", every=max(self.n // 5, 1))
+        self.floor = plots.line(ax, plots.Look(GREY, "", ":"), "floor: arithmetic infinitely fast", linewidth=1.5)
+        ax.set(title="Latency against output length", xlabel="tokens written", ylabel="seconds after the prompt")
+        ax.legend(loc="upper left")
+
+    def _ratio(self, ax) -> None:
+        rows = self._ratios()
+        self.dots = [ax.plot([], [], look.marker, color=look.color, markeredgecolor="black", markersize=9)[0] for _, look, _ in rows]
+        self.figures = [ax.text(1, -i, "", va="center") for i in range(len(rows))]
+        ax.set_yticks([-i for i in range(len(rows))], [name for name, _, _ in rows])
+        ax.set_xscale("log")
+        ax.set(title="Writing takes … times longer", ylim=(-len(rows) + 0.4, 0.6))
+        ax.grid(axis="y", visible=False)
+        ax.grid(axis="x", visible=True)
+
+    def _ratios(self) -> list[tuple]:
+        rows = [("your prediction", GUESS, self.guess), ("measured here", MEASURED, self.ratio), ("predicted here", PREDICTED, self.predicted_ratio(self.devices()[0]))]
+        rows += [(f"{name}\nrecorded", RECORDED, _ratio_of(lanes, self.cost)) for name, lanes in self.recorded.items()]
+        return rows + [(f"{device.name}\npredicted", ELSEWHERE, self.predicted_ratio(device)) for device in self.elsewhere]
+
+    def draw(self) -> None:
+        self._draw_bars()
+        self._draw_latency()
+        self._draw_ratio()
+        write = self.tallies["write"]
+        words = len(self.text.split())
+        self.reading.set_text(bytes_(write.weight_bytes) if write.passes else "")
+        self.gloss.set_text(self._odometer(write, words))
+        self.writing.set_text("\n".join(wrap(plots.printable(self.text.replace("\n", " ")), 98)[-3:]))
+
+    def _draw_bars(self) -> None:
+        longest = 0.0
+        expected = [sum(self.priced(lane, self.devices()[0])) for lane in LANES]
+        for bar, label, lane in zip(self.bars, self.times, LANES):
+            took = self.tallies[lane].seconds
+            bar.set_width(took)
+            label.set_x(took)
+            label.set_text(f"  {seconds(took)}" if took else "")
+            longest = max(longest, took)
+        self.expected.set_data(expected, [1, 0])
+        self.ax["bars"].set_xlim(0, 1.25 * max(longest, *expected))
+
+    def _draw_latency(self) -> None:
+        slow_fast = [list(accumulate(self.priced("write", device))) for device in self.devices()]
+        counts, took = range(1, self.n + 1), list(accumulate(self.tallies["write"].passes))
+        floor = list(accumulate(self.priced("write", replace(self.devices()[0], flops=inf))))
+        self.line.set_data(list(counts)[: len(took)], took[: self.n])
+        self.predicted.set_data(counts, slow_fast[0])
+        self.floor.set_data(counts, floor)
+        self.band.set_data(counts, slow_fast[0], slow_fast[-1])
+        plots.fit(self.ax["latency"], [self.n], [*took[-1:], *(line[-1] for line in slow_fast)])
+
+    def _draw_ratio(self) -> None:
+        rows = self._ratios()
+        for i, (dot, label, (_, _, value)) in enumerate(zip(self.dots, self.figures, rows)):
+            dot.set_data([value] if value else [], [-i] if value else [])
+            label.set_text(f"   {value:.3g} ×" if value else ("no prediction" if i == 0 else ""))
+            label.set_x(value or 1)
+        known = [value for _, _, value in rows if value]
+        self.ax["ratio"].set_xlim(min(0.8, *known), 12 * max(known))
+
+    def _odometer(self, write: Tally, words: int) -> str:
+        if not write.passes:
+            return ""
+        model = write.weight_bytes / len(write.passes)
+        return (
+            f"{len(write.passes)} × the same {bytes_(model)}\n{bytes_(write.weight_bytes / max(words, 1))} for each of {words} words\n\n"
+            f"arithmetic: {write.flops / 1e9:.3g} GFLOP written,\n{self.tallies['score'].flops / 1e9:.3g} GFLOP scored"
+        )
+
+    # the words -----------------------------------------------------------------------------------------------------
+
+    def sentence(self) -> str:
+        score, write = (self.tallies[lane] for lane in LANES)
+        if not write.passes:
+            return f"Scoring {score.tokens} tokens took {seconds(score.seconds)}; nothing is written yet." if score.tokens else "Nothing is measured yet."
+        words = len(self.text.split())
+        parts = [f"Writing {write.tokens} tokens took {seconds(write.seconds)} in {len(write.passes)} passes"]
+        if self.ratio:
+            parts[0] += f"; scoring {score.tokens} took {seconds(score.seconds)} in {len(score.passes)}: {self.ratio:.3g} times less per token"
+        parts[0] += f" ({f'you said {self.guess:g}' if self.guess else 'no prediction'})."
+        parts.append(f"{bytes_(write.weight_bytes)} of weights were read, {bytes_(write.weight_bytes / max(words, 1))} per word.")
+        expected = [sum(self.priced("write", d)[: len(write.passes)]) for d in self.devices()]
+        says = f"Predicted from the roof: {_span(expected)}; measured is {write.seconds / min(expected, key=lambda e: abs(e - write.seconds)):.3g} times that."
+        parts.append(self.roofs.verdict(says) if self.roofs else says)
+        return " ".join(parts) + (f" [{self.where}]" if self.where else "")
+
+
+def _ratio_of(lanes: dict[str, Iterable], cost: Callable) -> float | None:
+    tallies = {lane: Tally() for lane in LANES}
+    for lane, points in lanes.items():
+        for point in points:
+            tallies[lane].add(point, cost)
+    score, write = (tallies[lane] for lane in LANES)
+    return (write.seconds / write.tokens) / (score.seconds / score.tokens) if score.tokens and write.tokens else None
+
+
+def _span(values: list[float]) -> str:
+    low, high = seconds(min(values)), seconds(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _big() -> float:
+    import matplotlib
+
+    return 2.2 * matplotlib.rcParams["font.size"]
