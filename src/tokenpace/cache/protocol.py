@@ -105,7 +105,14 @@ class NoCache:
         whole = [x.unflatten(0, tuple(flight.queries.shape)) for x in tensors]
         return [tuple(x[r.rows] for x in whole) for r in flight.rectangles]
 
+    def reserve(self, row: int, first: int, last: int):
+        if first > 0:
+            raise ValueError(f"row {row}: tokens from position {first} on need those before them, and nothing is cached: use a cache, or ask for all")
+
     def keep(self, counts, path=None):
+        pass
+
+    def copy(self, src, dst):
         pass
 
     def release(self, row: int):
@@ -142,6 +149,7 @@ class Cache:
         self.where, self.codec, self.rows, self.causal, self.device = where, codec or Raw(), where.rows, config.causal, torch.device(device)
         self.layers = [[self.codec.make(where.slots, s, dtype, device) for s in config.kv_shapes(i)] for i in range(config.n_layers)]
         self.table = torch.full((where.rows, where.cells + 1), -1, device=device)  # the position each cell holds; padding falls into the last
+        self.vocab_size = config.vocab_size
         self.top = [0] * where.rows  # one more than the highest index cached
 
     @property
@@ -155,8 +163,7 @@ class Cache:
             raise ValueError(f"{positions.shape[0]} rows staged in a cache of {self.rows}: a row that has nothing to say is all padding (-1)")
         width, first = widths(positions), positions[:, 0].tolist()
         for row, (at, n) in enumerate(zip(first, width)):
-            if n:
-                self.where.reserve(row, at, at + n)
+            self.reserve(row, at, at + n)
         real, t = positions >= 0, positions.shape[1]
         cell = torch.where(real, self.where.cell(positions[:, :1] + torch.arange(t)), self.where.cells)
         row = torch.arange(self.rows)[:, None]
@@ -170,6 +177,11 @@ class Cache:
         into = (slots if order is None else slots[order]).to(self.device, non_blocking=True)
         rectangles = tuple(self.rectangle(rows, lo, hi, queries, among) for rows, lo, hi in pieces)
         return Pass(queries, rectangles, None if order is None else order.to(self.device, non_blocking=True), into, self)
+
+    def reserve(self, row: int, first: int, last: int):
+        """Room for the indices from `first` to below `last`, or a ValueError."""
+        if last > max(first, 0):
+            self.where.reserve(row, first, last)
 
     def rectangle(self, rows, lo, hi, queries, among) -> Rectangle:
         at = pick(rows)

@@ -3,6 +3,8 @@ guessed again: one loop for one-shot decoding, mask-predict, masked diffusion an
 """
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from .protocol import Ask, Keep
@@ -27,12 +29,12 @@ def at_random(places: list[int], confidence: list[float], seed: int) -> list[int
     return [place for _, place in sorted(zip(order, places))]
 
 
-def refine(prompt, length, mask, block=None, steps=1, sampler: Sampler = GREEDY, seed=0, pick=confident, schedule=evenly, after=(), replace=False):
+def refine(prompt, length, mask, block=None, steps=1, sampler: Sampler = GREEDY, seed=0, pick=confident, schedule=evenly, after=(), reuse=False):
     """Fill `length` places after the prompt, block by block, each in `steps` passes and one more that writes it to the cache for the next.
 
     mask: the id of a place not yet known, never drawn · block = length (default) is masked diffusion; steps = 1 is one-shot
     after: the text behind the gap, for a bidirectional model; the canvas is then staged whole, and what is cached beside an open block is stale:
-    approximate · replace: keep the keys of an open block and replace them pass by pass; approximate too (Wu et al. 2025, Fast-dLLM)
+    approximate · reuse: keep the keys of an open block and replace them pass by pass; approximate too (Wu et al. 2025, Fast-dLLM)
     """
     if block is not None and block < 1 or steps < 1 or length < 1:
         raise ValueError(f"refinement needs a length, blocks and steps of at least 1, not {length}, {block} and {steps}")
@@ -53,7 +55,7 @@ def refine(prompt, length, mask, block=None, steps=1, sampler: Sampler = GREEDY,
             chosen = pick(masked, out.confidence, seed + at)[: schedule(len(masked), left)]
             for i in chosen:
                 x[i] = drawn[i]
-            yield Keep(len(x) if replace or after else 0, tuple((at + i, x[i], True) for i in chosen))
+            yield Keep(len(x) if reuse or after else 0, tuple((at + i, x[i], True) for i in chosen))
         if after or at + len(x) < end:  # nobody looks at the last block's keys again
             yield Ask("refine", list(x), at, read=0, among=everything(len(x)))
             yield Keep(len(x))
@@ -66,6 +68,4 @@ def everything(n: int) -> torch.Tensor:
 
 def unmasked(sampler: Sampler, mask: int) -> Sampler:
     """The same, never drawing the mask."""
-    from dataclasses import replace
-
     return replace(sampler, forbid=(*sampler.forbid, (mask, mask + 1, None)))

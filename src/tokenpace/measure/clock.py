@@ -68,21 +68,23 @@ class Summary:
 
 def summary(stamped: Iterable[Stamped], request: int = 0) -> Summary:
     """Fold a stamped stream to what one request saw. Time goes on while others are served, so waiting counts."""
-    clock, ttft, tokens, first, finish, passes = 0.0, float("nan"), 0, 0, None, {True: 0, False: 0}
-    last, started = float("nan"), False
+    clock, marks, kept, branches, passes, draft_passes, finish = 0.0, [], {}, 1, 0, 0, None
     for step, seconds in stamped:
+        mine = [row for row in step.rows if row.request == request]
         clock += seconds
-        for row in step.rows:
-            if row.request != request or finish:
-                continue
-            branches = row.writes if row.parents is not None else [row.writes]
-            kept = max((sum(keep for _, _, keep in writes) for writes in branches), default=0)
-            started, finish = True, row.finish
-            if kept and not tokens:
-                ttft, first = clock, kept
-            if kept:
-                tokens, last = tokens + kept, clock
-            passes[step.to == "target"] += bool(row.width and row.branch == 0)
-    if not started:
-        raise ValueError(f"no Step of this stream is about request {request}")
-    return Summary(tokens, passes[True], passes[False], ttft, (last - ttft) / (tokens - first) if tokens > first else float("nan"), clock, finish)
+        for row in mine:
+            passes += bool(row.width and row.branch == 0 and step.to == "target")
+            draft_passes += bool(row.width and row.branch == 0 and step.to != "target")
+            branches, finish = len(row.parents) if row.parents is not None else branches, row.finish
+            for writes in (row.writes if row.parents is not None else (row.writes,)) if row.writes else ():
+                kept.update({p: t for p, t, keep in writes if keep})
+        tokens = sum(t is not None for t in kept.values())
+        if mine and tokens > (marks[-1][0] if marks else 0):
+            marks.append((tokens, clock))
+        if finish:
+            break
+    else:
+        if not passes:
+            raise ValueError(f"no Step of this stream is about request {request}")
+    tokens, (first, ttft), (last, end) = sum(t is not None for t in kept.values()), *((marks[0], marks[-1]) if marks else ((0, float("nan")),) * 2)
+    return Summary(tokens * branches, passes, draft_passes, ttft, (end - ttft) / (last - first) if last > first else float("nan"), clock, finish)

@@ -1,0 +1,305 @@
+"""Decoders ask; here they are answered. Whatever all of them want of a model goes through it together, and every pass is reported as a Step.
+
+One request and one slot is plain generation; many are continuous batching with chunked prefill (Yu et al. 2022, Orca; Agrawal et al. 2024,
+Sarathi). There is no other loop.
+"""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+import torch
+
+from .decode.outcome import Outcome
+from .decode.protocol import Ask, Keep
+from .stop import Rule, Text
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one branch of a request got out of one pass."""
+
+    request: int
+    phase: str  # prefill | decode | draft | verify | refine
+    context: int  # tokens it had in the cache
+    width: int  # tokens it had in the pass
+    writes: tuple = ()  # (position, token, kept); where `parents` is given, one such tuple for each branch from now on
+    branch: int = 0
+    parents: tuple | None = None
+    finish: str | None = None  # stop | length | end | cancelled | error
+    logprobs: tuple = ()  # of the writes, from raw logits, where the request wants them
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass of one model: the event that everything else is a fold of."""
+
+    rows: tuple[Row, ...]
+    to: str = "target"
+    shape: tuple[tuple[int, int, int], ...] = ()  # the rectangles (rows, tokens, keys) that were computed, padding included
+
+
+@dataclass
+class Request:
+    """A decoder, and when its text ends."""
+
+    decoder: Iterator
+    limit: int | None = None  # new tokens
+    stop: Rule | None = None  # told every new token: was it the last?
+    branches: int = 1  # slots it may come to occupy; with several, its decoder ends it
+    logprobs: bool = False
+    cancelled: bool = False  # set it, and the request ends before the next pass
+    error: Exception | None = None  # what ended it, if `finish` says error
+
+
+@dataclass
+class Job:
+    """A request while it runs. What it asked may take several passes: `sent` says how far it has come."""
+
+    number: int
+    request: Request
+    text: Text
+    slots: list[int] = field(default_factory=list)
+    ask: Ask | None = None
+    sent: int = 0
+    branches: int = 1
+    held: dict = field(default_factory=dict)  # lane -> for each branch, the tokens whose keys are cached
+
+    @property
+    def left(self) -> int:
+        return self.ask.width - self.sent
+
+    def chunk(self, room: int) -> int:
+        """As many of the tokens asked about as fit into `room`, for every branch; what is read, or may have to go again, comes in one piece."""
+        if self.left * self.branches <= room:
+            return self.left
+        return max(min(room // self.branches, min(self.ask.sure, self.ask.width - self.ask.read) - self.sent), 0)
+
+    def history(self) -> list[list[int]]:
+        return [tokens[: self.ask.at] for tokens in self.cached(self.ask.to)]
+
+    def cached(self, lane: str) -> list[list[int]]:
+        return self.held.setdefault(lane, [[] for _ in range(self.branches)])
+
+    def advance(self):
+        """What does the decoder want next? None: nothing more."""
+        self.ask, self.sent = next(self.request.decoder, None), 0
+        if self.ask is not None and not isinstance(self.ask, Ask):
+            raise TypeError(f"a decoder yields an Ask, is sent what came of it and yields a Keep; this one yielded {self.ask!r} for an Ask")
+
+
+Plan = list[tuple[Job, int]]
+Policy = Callable[[list[Job], int], tuple[str, Plan]]
+
+
+def drafts_first(jobs: list[Job], budget: int) -> tuple[str, Plan]:
+    """Which model is asked next, and how many tokens each job may have: small models before the target, so that all drafts are verified together;
+    what is nearly through before long prompts, so that nobody who is being read waits for somebody who is being prepared.
+    """
+    lane = min((j.ask.to for j in jobs), key=lambda to: to == "target")
+    mine, plan, room = sorted((j for j in jobs if j.ask.to == lane), key=lambda j: j.left), [], budget
+    for job in mine:
+        if n := job.chunk(room):
+            plan.append((job, n))
+            room -= n * job.branches
+    return lane, plan or [(mine[0], mine[0].left)]  # somebody whose piece cannot be cut, larger than the budget
+
+
+class Driver:
+    """One run. `lanes` says who answers to which name: a forward and the cache it uses; two lanes may share a cache (an early exit does)."""
+
+    def __init__(self, lanes: dict, requests: Iterable[Request], slots: int, budget: int, policy: Policy):
+        if slots < 1 or budget < 1:
+            raise ValueError(f"{slots} slots and a budget of {budget} tokens per pass: both must be at least 1")
+        self.lanes, self.slots, self.budget, self.policy = lanes, slots, budget, policy
+        self.caches = list({id(cache): cache for _, cache in lanes.values()}.values())
+        self.waiting = deque(Job(i, r, Text(r.limit, r.stop)) for i, r in enumerate(requests))
+        self.jobs, self.free = [], list(range(slots))
+        for job in self.waiting:
+            if job.request.branches > slots:
+                raise ValueError(f"request {job.number} may need {job.request.branches} slots for its branches, but there are {slots}")
+
+    def steps(self) -> Iterator[Step]:
+        try:
+            while self.waiting or self.jobs:
+                over = [*self.cancelled(), *self.admit()]
+                if over:
+                    yield Step(tuple(over))
+                elif self.jobs:
+                    yield self.one_pass()
+        finally:
+            for job in [*self.jobs]:
+                self.release(job)
+            for job in self.waiting:
+                job.request.decoder.close()
+
+    def cancelled(self) -> list[Row]:
+        """Whoever no longer wants an answer leaves before the next pass."""
+        for job in [j for j in self.waiting if j.request.cancelled]:
+            self.waiting.remove(job)
+            self.jobs.append(job)
+        return [self.end(j, "cancelled") for j in [*self.jobs] if j.request.cancelled]
+
+    def admit(self) -> list[Row]:
+        """Whoever waits gets free slots, in order of arrival."""
+        over = []
+        while self.waiting and len(self.free) >= self.waiting[0].request.branches:
+            job = self.waiting.popleft()
+            job.slots = [self.free.pop(0) for _ in range(job.request.branches)]
+            self.jobs.append(job)
+            try:
+                job.advance()
+            except Exception as error:  # a decoder that fails ends its own request and nobody else's
+                over.append(self.end(job, "error", error))
+            else:
+                over += [] if job.ask else [self.end(job, "end")]
+        return over
+
+    def release(self, job: Job):
+        job.request.decoder.close()
+        for slot in job.slots:
+            for cache in self.caches:
+                cache.release(slot)
+        self.free = sorted([*self.free, *job.slots])
+        self.jobs.remove(job)
+
+    def end(self, job: Job, why: str, error: Exception | None = None) -> Row:
+        job.request.error = error
+        self.release(job)
+        return Row(job.number, job.ask.phase if job.ask else "decode", 0, 0, finish=why)
+
+    def one_pass(self) -> Step:
+        lane, plan = self.policy(self.jobs, self.budget)
+        forward, cache = self.lanes[lane]
+        refused = self.refuse(plan, cache)
+        if refused:
+            return Step(tuple(refused), lane)
+        tokens, flight = self.stage(plan, cache)
+        done = [(job, n) for job, n in plan if n == job.left]
+        width = tokens.shape[1]
+        read = [job.slots[b] * width + n - job.ask.read + i for job, n in done for b in range(job.branches) for i in range(job.ask.read)]
+        logits = forward(tokens.to(flight.queries.device), flight, torch.tensor(read, dtype=torch.long).to(flight.queries.device))
+        asks = [job.ask for job, _ in done]
+        outcome = Outcome(logits, asks, [job.history() if job.ask.sampler.penal else [[]] * job.branches for job, _ in done])
+        outs = dict(zip((job.number for job, _ in done), outcome.views()))
+        shape = tuple((*r.queries.shape, r.keys.shape[1]) for r in flight.rectangles)
+        return Step(tuple(self.settle(plan, outs, lane, cache)), lane, shape)
+
+    def refuse(self, plan: Plan, cache) -> list[Row]:
+        """What cannot be asked of this lane ends its own request, before anything is written."""
+        vocabulary, rows = getattr(cache, "vocab_size", None), []
+        for job, n in plan:
+            try:
+                ids = [*chain.from_iterable(job.ask.each)]
+                if vocabulary and (min(ids) < 0 or max(ids) >= vocabulary):
+                    raise ValueError(f"token {max(ids) if max(ids) >= vocabulary else min(ids)} is not in the model's vocabulary of {vocabulary}")
+                for slot in job.slots[: job.branches]:
+                    cache.reserve(slot, job.ask.at, job.ask.at + job.ask.width)
+            except ValueError as error:
+                rows.append(self.end(job, "error", error))
+        return rows
+
+    def stage(self, plan: Plan, cache):
+        """Tokens [slots, width] and the Pass that says where they are. Lists first, then one tensor of each: nothing is done row by row."""
+        width, some = max(n for _, n in plan), any(job.ask.among is not None for job, _ in plan)
+        tokens, positions = [[0] * width for _ in range(self.slots)], [[-1] * width for _ in range(self.slots)]
+        blocks: dict[int, list] = {}
+        for job, n in plan:
+            a, lo = job.ask, job.sent
+            for slot, branch in zip(job.slots, a.each):
+                tokens[slot][:n] = branch[lo : lo + n]
+                positions[slot][:n] = range(a.at + lo, a.at + lo + n) if a.depths is None else [a.at + d for d in a.depths[lo : lo + n]]
+                if a.among is not None:
+                    blocks.setdefault(n, []).append((slot, a.among[lo : lo + n, lo : lo + n]))
+        among = torch.ones(self.slots, width, width, dtype=torch.bool).tril() if some else None
+        for n, found in blocks.items():
+            among[[slot for slot, _ in found], :n, :n] = torch.stack([block for _, block in found])
+        return torch.tensor(tokens), cache.stage(torch.tensor(positions), among)
+
+    def settle(self, plan: Plan, outs: dict, lane: str, cache) -> list[Row]:
+        """Tell every decoder what came of its ask and do in the cache what it says."""
+        rows, stays, forks, over = [], {}, [], []
+        for job, n in plan:
+            ask, lo, slots, before = job.ask, job.sent, job.slots, job.branches
+            if n < job.left:  # a chunk of what was asked: it stays, and nobody needs to know
+                keep, why, logprobs, job.sent = Keep(lo + n), None, (), lo + n
+            else:
+                keep, why, logprobs = self.hear(job, outs[job.number])
+            stay = [i - lo for i in (range(keep.stay) if isinstance(keep.stay, int) else keep.stay) if i >= lo]
+            for tokens, fresh in zip(job.cached(lane), ask.each):
+                tokens[ask.at + lo :] = [fresh[lo + i] for i in stay]
+            stays |= {slot: stay for slot in slots[:before]}
+            if keep.parents is not None:
+                forks.append(([slots[p] for p in keep.parents], slots[: len(keep.parents)], slots[len(keep.parents) : before]))
+                job.branches = len(keep.parents)
+                job.held = {to: [[*held[p]] for p in keep.parents] for to, held in job.held.items()}
+            phase = "prefill" if ask.phase == "decode" and (ask.at == 0 or n < ask.width - lo) else ask.phase
+            rows += self.rows(job, phase, ask.at + lo, n, before, keep, why, logprobs)
+            over += [job] if why else []
+        straight = all(stay == list(range(len(stay))) for stay in stays.values())
+        counts = [len(stays.get(slot, ())) for slot in range(self.slots)]
+        longest = max(counts, default=0)
+        cache.keep(counts, None if straight else torch.tensor([[*stays.get(s, ()), *[0] * (longest - counts[s])] for s in range(self.slots)]))
+        for src, dst, gone in forks:
+            for each in self.caches:
+                each.copy(src, dst)
+                for slot in gone:
+                    each.release(slot)
+        for job in over:
+            self.release(job)
+        return rows
+
+    def hear(self, job: Job, out) -> tuple[Keep, str | None, tuple]:
+        """The decoder's answer, cut where the text ends, and its next ask. -> (Keep, why it ends here or None, log-probabilities)"""
+        ask = job.ask
+        try:
+            keep = job.request.decoder.send(out)
+            if not isinstance(keep, Keep):
+                raise TypeError(f"a decoder yields an Ask, is sent what came of it and yields a Keep; this one yielded {keep!r} for a Keep")
+            job.advance()
+            why, writes = None, keep.writes
+            if job.request.branches == 1:
+                settled = job.ask.at if job.ask and job.ask.phase == "refine" and ask.phase == "refine" else None
+                writes, why = job.text.take(writes, settled)
+            logprobs = self.logprobs(ask, out, writes) if job.request.logprobs and job.request.branches == 1 else ()
+            return Keep(keep.stay, writes, keep.parents), why or (None if job.ask else "end"), logprobs
+        except Exception as error:  # a decoder that fails ends its own request and nobody else's
+            job.request.error = error
+            return Keep(0), "error", ()
+
+    @staticmethod
+    def logprobs(ask: Ask, out, writes: tuple) -> tuple:
+        rows = {ask.about(i): out.lo + i for i in range(ask.read)}
+        wanted = [(rows[p], t) for p, t, _ in writes if p in rows and t is not None]
+        found = iter(out.outcome.logprobs(wanted) if wanted else ())
+        return tuple(next(found) if p in rows and t is not None else None for p, t, _ in writes)
+
+    @staticmethod
+    def rows(job: Job, phase: str, context: int, width: int, before: int, keep: Keep, why: str | None, logprobs: tuple) -> list[Row]:
+        """One Row for each branch that was in the pass; what they wrote, and how they forked, stands in the last."""
+        several = keep.parents is not None or before > 1
+        parents = (keep.parents or tuple(range(before))) if several and keep.writes else None
+        last = dict(writes=keep.writes, parents=parents, finish=why, logprobs=logprobs)
+        return [Row(job.number, phase, context, width, branch=b, **(last if b == before - 1 else {})) for b in range(before)]
+
+
+def run(lanes: dict, requests: Iterable[Request], slots: int = 1, budget: int = 512, policy: Policy = drafts_first) -> Iterator[Step]:
+    """Serve `requests` with the models in `lanes` {"target": (forward, cache), …}, and yield a Step for every pass.
+
+    slots: rows of the caches, so branches that can run at once · budget: tokens a pass may have · policy: who is asked next, with how many tokens.
+    Closing the iterator, or an interrupt, frees everything. A request that fails ends with finish="error" and its error; the others go on.
+    """
+    return Driver(lanes, requests, slots, budget, policy).steps()
+
+
+def canvas(steps: Iterable[Step], prompt: Iterable[int] = (), request: int = 0, branch: int = 0) -> list[int]:
+    """Fold Steps to the text that one branch of a request wrote: the prompt, and what was kept, wherever and in whatever order it was written."""
+    texts = [dict(enumerate(prompt))]
+    for row in (row for step in steps for row in step.rows if row.request == request and row.writes):
+        if row.parents is not None:
+            texts = [dict(texts[p]) for p in row.parents]
+        for text, writes in zip(texts, row.writes if row.parents is not None else [row.writes]):
+            text.update({p: t for p, t, kept in writes if kept})
+    return [t for _, t in sorted(texts[branch].items()) if t is not None]
