@@ -31,6 +31,11 @@ class Row:
     finish: str | None = None  # stop | length | end | cancelled | error
     logprobs: tuple = ()  # of the writes, from raw logits, where the request wants them
 
+    @property
+    def each(self) -> tuple:
+        """The writes of every branch."""
+        return (self.writes,) if self.parents is None else self.writes or ((),) * len(self.parents)
+
 
 @dataclass(frozen=True)
 class Step:
@@ -280,7 +285,7 @@ class Driver:
     def rows(job: Job, phase: str, context: int, width: int, before: int, keep: Keep, why: str | None, logprobs: tuple) -> list[Row]:
         """One Row for each branch that was in the pass; what they wrote, and how they forked, stands in the last."""
         several = keep.parents is not None or before > 1
-        parents = (keep.parents or tuple(range(before))) if several and keep.writes else None
+        parents = keep.parents or (tuple(range(before)) if several and keep.writes else None)
         last = dict(writes=keep.writes, parents=parents, finish=why, logprobs=logprobs)
         return [Row(job.number, phase, context, width, branch=b, **(last if b == before - 1 else {})) for b in range(before)]
 
@@ -297,9 +302,9 @@ def run(lanes: dict, requests: Iterable[Request], slots: int = 1, budget: int = 
 def canvas(steps: Iterable[Step], prompt: Iterable[int] = (), request: int = 0, branch: int = 0) -> list[int]:
     """Fold Steps to the text that one branch of a request wrote: the prompt, and what was kept, wherever and in whatever order it was written."""
     texts = [dict(enumerate(prompt))]
-    for row in (row for step in steps for row in step.rows if row.request == request and row.writes):
+    for row in (row for step in steps for row in step.rows if row.request == request):
         if row.parents is not None:
             texts = [dict(texts[p]) for p in row.parents]
-        for text, writes in zip(texts, row.writes if row.parents is not None else [row.writes]):
+        for text, writes in zip(texts, row.each):
             text.update({p: t for p, t, kept in writes if kept})
     return [t for _, t in sorted(texts[branch].items()) if t is not None]

@@ -4,7 +4,9 @@
 """
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -68,23 +70,19 @@ class Summary:
 
 def summary(stamped: Iterable[Stamped], request: int = 0) -> Summary:
     """Fold a stamped stream to what one request saw. Time goes on while others are served, so waiting counts."""
-    clock, marks, kept, branches, passes, draft_passes, finish = 0.0, [], {}, 1, 0, 0, None
+    clock, text, marks, passes, branches, finish = 0.0, {}, [(0, 0.0)], Counter(), 1, None
     for step, seconds in stamped:
-        mine = [row for row in step.rows if row.request == request]
         clock += seconds
-        for row in mine:
-            passes += bool(row.width and row.branch == 0 and step.to == "target")
-            draft_passes += bool(row.width and row.branch == 0 and step.to != "target")
-            branches, finish = len(row.parents) if row.parents is not None else branches, row.finish
-            for writes in (row.writes if row.parents is not None else (row.writes,)) if row.writes else ():
-                kept.update({p: t for p, t, keep in writes if keep})
-        tokens = sum(t is not None for t in kept.values())
-        if mine and tokens > (marks[-1][0] if marks else 0):
+        for row in (r for r in step.rows if r.request == request):
+            passes[step.to] += row.branch == 0 and row.width > 0
+            branches, finish = max(branches, len(row.each)), row.finish
+            text.update({p: t for writes in row.each for p, t, kept in writes if kept})
+        if (tokens := sum(t is not None for t in text.values())) > marks[-1][0]:
             marks.append((tokens, clock))
         if finish:
             break
-    else:
-        if not passes:
-            raise ValueError(f"no Step of this stream is about request {request}")
-    tokens, (first, ttft), (last, end) = sum(t is not None for t in kept.values()), *((marks[0], marks[-1]) if marks else ((0, float("nan")),) * 2)
-    return Summary(tokens * branches, passes, draft_passes, ttft, (end - ttft) / (last - first) if last > first else float("nan"), clock, finish)
+    if not passes and not finish:
+        raise ValueError(f"no Step of this stream is about request {request}")
+    (first, ttft), (last, end) = marks[1] if marks[1:] else (0, math.nan), marks[-1]
+    tpot = (end - ttft) / (last - first) if last > first > 0 else math.nan
+    return Summary(branches * sum(t is not None for t in text.values()), passes["target"], passes.total() - passes["target"], ttft, tpot, clock, finish)
