@@ -117,7 +117,7 @@ def problems(book: dict) -> list[str]:
 
 
 def _prose(source: str) -> list[str]:
-    plain = re.sub(r"`[^`]*`|\$[^$]*\$|<!--.*?-->", "", source, flags=re.S)
+    plain = re.sub(r"`[^`]*`|\$[^$]*\$|<!--.*?-->", "", source, flags=re.DOTALL)
     return [f"a figure typed into prose, {hit[0]!r}: let a cell compute it" for hit in UNITED.finditer(plain)]
 
 

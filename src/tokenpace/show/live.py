@@ -15,15 +15,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from matplotlib.figure import Figure
 
+from ..measure.roof import Band, band
 from .plots import owned, style
 
 PERIOD = 0.2  # s between frames: 5 Hz
 SHARE = 0.2  # of the time, at most, goes into drawing
-STEADY = 1.2  # roofs that differ by more than this factor judge nothing
 
 
 class View(Protocol):
@@ -44,27 +44,22 @@ class View(Protocol):
     def progress(self) -> float:
         """How much of what was planned is there, from 0 to 1."""
 
+    def judge(self, band: Band | None) -> None:
+        """Learn where the roof stood during the run; None: it was not probed, or the run was interrupted."""
 
-class Roofs(NamedTuple):
-    """Read bandwidth in bytes/s just before and just after a measurement: what the figure is judged by, if it held still."""
 
-    before: float
-    after: float
+def verdict(band: Band | None, says: str) -> str:
+    """What was to be said, or why nothing is: a roof that moved during a run judges nothing.
 
-    @property
-    def steady(self) -> bool:
-        return max(self) <= STEADY * min(self)
-
-    def verdict(self, says: str) -> str:
-        """What was to be said, or why nothing is.
-
-        >>> Roofs(80e9, 75e9).verdict("As predicted.")
-        'As predicted.'
-        >>> Roofs(80e9, 40e9).verdict("As predicted.")
-        'No verdict: the roof moved from 80 to 40 GB/s meanwhile (another program was busy); run it again.'
-        """
-        moved = f"No verdict: the roof moved from {self.before / 1e9:.0f} to {self.after / 1e9:.0f} GB/s meanwhile (another program was busy); run it again."
-        return says if self.steady else moved
+    >>> from ..measure.roof import Band
+    >>> verdict(Band(75e9, 80e9, steady=True), "As predicted.")
+    'As predicted.'
+    >>> verdict(Band(40e9, 80e9, steady=False), "As predicted.")
+    'No verdict: the roof moved between 40 and 80 GB/s meanwhile, so another program was busy; run it again.'
+    """
+    if band is None or band.steady:
+        return says
+    return f"No verdict: the roof moved between {band.low / 1e9:.0f} and {band.high / 1e9:.0f} GB/s meanwhile, so another program was busy; run it again."
 
 
 class Screen:
@@ -110,13 +105,13 @@ class Screen:
 
 @dataclass
 class Shown:
-    """What a measurement left: its raw points by lane, the figure, the sentence, and the roofs around it."""
+    """What a measurement left: its raw points by lane, the figure, the sentence, and the roof it stands under."""
 
     view: View
     figure: Figure
     sentence: str
     points: dict[str, list] = field(default_factory=dict)
-    roofs: Roofs | None = None
+    band: Band | None = None
     note: str = ""
 
     def __repr__(self) -> str:
@@ -133,30 +128,29 @@ def watch(
     lanes: Mapping[str, Iterable],
     *,
     seconds: float = 30,
-    roof: Callable[[], float] | None = None,
+    roof: Callable[[], Iterable[float]] | None = None,
     live: bool = True,
     screen: Screen | None = None,
     now: Callable[[], float] = time.perf_counter,
 ) -> Shown:
     """Measure the lanes one after another while `view` fills, within a budget of `seconds`; return what was seen.
 
-    `lanes` are iterables of points, mostly `timed(...)` steps. `roof` is probed before and after. An interrupt or the end of the
+    `lanes` are iterables of points, mostly `timed(...)` steps. `roof` gives samples of the read bandwidth, before and after. An interrupt or the end of the
     budget ends the measurement, not the figure: what was measured stays and is drawn, and the sentence says how much that is.
     `live=False` draws the last frame only. In a notebook the figure is an output; elsewhere the sentence is printed.
     """
     screen = screen or Screen(live, now)
     run = _Run(view, screen, seconds, now, {lane: [] for lane in lanes})
-    before = roof() if roof else None
+    before = list(roof()) if roof else []
     screen.clear(view)
     if screen.due:
         screen.frame(view, "measuring …")
     note = run.measure(lanes)
-    roofs = Roofs(before, roof()) if roof and not note.startswith("Interrupted") else None
-    if hasattr(view, "judge"):
-        view.judge(roofs)
+    stood = band(before, roof()) if roof and not note.startswith("Interrupted") else None
+    view.judge(stood)
     sentence = " ".join(filter(None, (view.sentence(), note)))
     screen.frame(view, sentence, last=True)
-    return Shown(view, screen.figure, sentence, run.points, roofs, note)
+    return Shown(view, screen.figure, sentence, run.points, stood, note)
 
 
 @dataclass

@@ -34,20 +34,25 @@ GREY = "#767676"  # 4.5 : 1 on white, the least that small type may have
 SIZE = 11  # points; present() makes it larger
 
 
-def present(points: float = 16) -> None:
+def present(size: float = 16) -> None:
     """From now on figures are drawn for the back row of a room; `present(11)` goes back to the desk."""
-    if not 10 <= points <= 32:
-        raise ValueError(f"present({points!r}): type of 10 to 32 points can be read, from a desk (11) or from the back row (16 to 20)")
-    matplotlib.rcParams["font.size"] = points
+    if not 10 <= size <= 32:
+        raise ValueError(f"present({size!r}): type of 10 to 32 points can be read, from a desk (11) or from the back row (16 to 20)")
+    matplotlib.rcParams["font.size"] = size
+
+
+def points() -> float:
+    """The size of ordinary type in a figure."""
+    return max(SIZE, matplotlib.rcParams["font.size"])
 
 
 def style():
     """The settings under which a figure is made *and* drawn, for Matplotlib makes its ticks late."""
-    points = max(SIZE, matplotlib.rcParams["font.size"])
+    size = points()
     return matplotlib.rc_context(
         {
-            "font.size": points, "axes.titlesize": points + 1, "axes.labelsize": points, "legend.fontsize": points - 1, "xtick.labelsize": points - 1,
-            "ytick.labelsize": points - 1, "figure.titlesize": points + 2, "axes.titlelocation": "left", "axes.titleweight": "bold",
+            "font.size": size, "axes.titlesize": size + 1, "axes.labelsize": size, "legend.fontsize": size - 1, "xtick.labelsize": size - 1,
+            "ytick.labelsize": size - 1, "figure.titlesize": size + 2, "axes.titlelocation": "left", "axes.titleweight": "bold",
             "font.family": "DejaVu Sans", "text.parse_math": False, "figure.facecolor": "white", "axes.facecolor": "white", "axes.edgecolor": GREY,
             "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#E6E6E6", "axes.axisbelow": True,
             "lines.linewidth": 2.0, "lines.markersize": 6, "legend.frameon": False, "figure.constrained_layout.use": True,
@@ -57,7 +62,7 @@ def style():
 
 def owned(width: float = 9.0, height: float = 4.6, dpi: int = 100) -> Figure:
     """An empty figure on an Agg canvas of its own, in inches; larger type gets more room."""
-    grow = max(SIZE, matplotlib.rcParams["font.size"]) / SIZE
+    grow = points() / SIZE
     figure = Figure(figsize=(width * grow**0.5, height * grow**0.5), dpi=dpi, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure

@@ -12,7 +12,8 @@ from math import inf
 from textwrap import wrap
 
 from . import plots
-from .live import Roofs
+from ..measure.roof import Band
+from .live import verdict
 from .plots import ELSEWHERE, GREY, GUESS, MEASURED, PREDICTED, RECORDED, RIVAL, bytes_, seconds
 
 LANES = ("score", "write")
@@ -38,7 +39,7 @@ class Tally:
         self.passes.append(took)
         self.tokens += sum(row.width for row in step.rows)
         price = cost(step)
-        self.flops, self.weight_bytes, self.bytes = self.flops + price.flops, self.weight_bytes + price.weight_bytes, self.bytes + price.bytes
+        self.flops, self.weight_bytes, self.bytes = self.flops + price.total_flops, self.weight_bytes + price.weight_bytes, self.bytes + price.bytes
 
     @property
     def seconds(self) -> float:
@@ -65,7 +66,7 @@ class Race:
     def __post_init__(self):
         self.tallies = {lane: Tally() for lane in LANES}
         self.tokens: dict[int, int] = {}
-        self.roofs: Roofs | None = None
+        self.band: Band | None = None
         self.n = len(self.plan["write"])
 
     # the fold ------------------------------------------------------------------------------------------------------
@@ -76,8 +77,8 @@ class Race:
             for row in stamped.step.rows:
                 self.tokens.update((position, token) for position, token, kept in row.writes if kept)
 
-    def judge(self, roofs: Roofs | None) -> None:
-        self.roofs = roofs
+    def judge(self, band: Band | None) -> None:
+        self.band = band
 
     def progress(self) -> float:
         return sum(len(t.passes) for t in self.tallies.values()) / sum(map(len, self.plan.values()))
@@ -93,8 +94,8 @@ class Race:
         return (write.seconds / write.tokens) / (score.seconds / score.tokens) if score.tokens and write.tokens and score.seconds else None
 
     def devices(self) -> list:
-        """This machine as it was probed: once before the run, and once more after it."""
-        return [replace(self.device, bandwidth=b) for b in self.roofs] if self.roofs else [self.device]
+        """This machine under the highest and the lowest roof there was during the run; as it was probed, until that is known."""
+        return [replace(self.device, bandwidth=b) for b in (self.band.high, self.band.low)] if self.band else [self.device]
 
     def priced(self, lane: str, device) -> list[float]:
         """Predicted seconds of each pass of a lane."""
@@ -106,36 +107,35 @@ class Race:
     # the picture ---------------------------------------------------------------------------------------------------
 
     def axes(self, figure) -> None:
-        figure.set_size_inches(figure.get_size_inches() * (1.12, 1.3))
-        axes = figure.subplot_mosaic([["bars", "ratio"], ["latency", "odometer"], ["text", "text"]], width_ratios=[3, 2], height_ratios=[3, 5, 1.7])
-        self.ax = axes
+        figure.set_size_inches(figure.get_size_inches() * (1.15, 1.35))
+        self.ax = axes = figure.subplot_mosaic([["bars", "ratio"], ["latency", "odometer"], ["text", "text"]], width_ratios=[5, 4], height_ratios=[3, 5, 1.5])
         self._bars(axes["bars"])
         self._latency(axes["latency"])
         self._ratio(axes["ratio"])
         for name in ("odometer", "text"):
             axes[name].set_axis_off()
-        self.reading = axes["odometer"].text(0, 0.78, "", fontsize=_big(), weight="bold", color=MEASURED.color)
-        self.gloss = axes["odometer"].text(0, 0.70, "", va="top")
+        self.reading = axes["odometer"].text(0, 0.80, "", fontsize=2.2 * plots.points(), weight="bold", color=MEASURED.color)
+        self.gloss = axes["odometer"].text(0, 0.74, "", va="top", linespacing=1.35)
         axes["odometer"].set_title("Weights read so far")
-        self.writing = axes["text"].text(0, 0.95, "", va="top", family="DejaVu Sans Mono", transform=axes["text"].transAxes)
+        self.writing = axes["text"].text(0, 1, "", va="top", family="DejaVu Sans Mono", fontsize=plots.points() - 1, linespacing=1.35)
         figure.supxlabel(self.where, color=GREY, fontsize=10)
 
     def _bars(self, ax) -> None:
-        labels = [f"score {len(self.plan['write'])} given tokens\n1 pass", f"write {self.n} tokens\n{self.n} passes"]
-        self.bars = ax.barh([1, 0], [0, 0], height=0.55, color=[LOOKS[lane].color for lane in LANES])
+        names = [f"score {self.n} given tokens: 1 pass", f"write {self.n} tokens: {self.n} passes"]
+        self.bars = ax.barh([1, 0], [0, 0], height=0.42, color=[LOOKS[lane].color for lane in LANES])
         (self.expected,) = ax.plot([], [], PREDICTED.marker, color=PREDICTED.color, markeredgecolor="black", label="predicted")
         self.times = [ax.text(0, y, "", va="center") for y in (1, 0)]
-        ax.set_yticks([1, 0], labels)
+        for y, name in zip((1, 0), names):
+            ax.text(0, y + 0.25, name, va="bottom", transform=ax.get_yaxis_transform())
+        ax.set(title="The same tokens, the same arithmetic", xlabel="seconds after the prompt", yticks=[], ylim=(-0.4, 1.7))
         ax.grid(axis="y", visible=False)
-        ax.set_ylim(-0.6, 1.6)
-        ax.set_title("The same tokens, the same arithmetic")
-        ax.set_xlabel("seconds after the prompt")
+        ax.legend(loc="upper right")
 
     def _latency(self, ax) -> None:
-        self.band = ax.fill_between([0], [0], [0], color=PREDICTED.color, alpha=0.25, linewidth=0)
+        self.between = ax.fill_between([0], [0], [0], color=PREDICTED.color, alpha=0.25, linewidth=0)
         self.line = plots.line(ax, MEASURED, "measured", every=max(self.n // 12, 1))
         self.predicted = plots.line(ax, PREDICTED, "predicted from the roof", every=max(self.n // 5, 1))
-        self.floor = plots.line(ax, plots.Look(GREY, "", ":"), "floor: arithmetic infinitely fast", linewidth=1.5)
+        self.floor = plots.line(ax, plots.Look(GREY, "", ":"), "with infinitely fast arithmetic", linewidth=2)
         ax.set(title="Latency against output length", xlabel="tokens written", ylabel="seconds after the prompt")
         ax.legend(loc="upper left")
 
@@ -145,6 +145,8 @@ class Race:
         self.figures = [ax.text(1, -i, "", va="center") for i in range(len(rows))]
         ax.set_yticks([-i for i in range(len(rows))], [name for name, _, _ in rows])
         ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:g} ×")
+        ax.xaxis.set_minor_formatter("")
         ax.set(title="Writing takes … times longer", ylim=(-len(rows) + 0.4, 0.6))
         ax.grid(axis="y", visible=False)
         ax.grid(axis="x", visible=True)
@@ -161,8 +163,8 @@ class Race:
         write = self.tallies["write"]
         words = len(self.text.split())
         self.reading.set_text(bytes_(write.weight_bytes) if write.passes else "")
-        self.gloss.set_text(self._odometer(write, words))
-        self.writing.set_text("\n".join(wrap(plots.printable(self.text.replace("\n", " ")), 98)[-3:]))
+        self.gloss.set_text(self._odometer(words))
+        self.writing.set_text("\n".join(wrap(plots.printable(self.text.replace("\n", " ")), int(1100 / plots.points()))[-3:]))
 
     def _draw_bars(self) -> None:
         longest = 0.0
@@ -177,14 +179,14 @@ class Race:
         self.ax["bars"].set_xlim(0, 1.25 * max(longest, *expected))
 
     def _draw_latency(self) -> None:
-        slow_fast = [list(accumulate(self.priced("write", device))) for device in self.devices()]
+        spans = [list(accumulate(self.priced("write", device))) for device in self.devices()]
         counts, took = range(1, self.n + 1), list(accumulate(self.tallies["write"].passes))
         floor = list(accumulate(self.priced("write", replace(self.devices()[0], flops=inf))))
         self.line.set_data(list(counts)[: len(took)], took[: self.n])
-        self.predicted.set_data(counts, slow_fast[0])
+        self.predicted.set_data(counts, spans[0])
         self.floor.set_data(counts, floor)
-        self.band.set_data(counts, slow_fast[0], slow_fast[-1])
-        plots.fit(self.ax["latency"], [self.n], [*took[-1:], *(line[-1] for line in slow_fast)])
+        self.between.set_data(counts, spans[0], spans[-1])
+        plots.fit(self.ax["latency"], [self.n], [*took[-1:], *(line[-1] for line in spans)])
 
     def _draw_ratio(self) -> None:
         rows = self._ratios()
@@ -195,14 +197,18 @@ class Race:
         known = [value for _, _, value in rows if value]
         self.ax["ratio"].set_xlim(min(0.8, *known), 12 * max(known))
 
-    def _odometer(self, write: Tally, words: int) -> str:
-        if not write.passes:
-            return ""
-        model = write.weight_bytes / len(write.passes)
-        return (
-            f"{len(write.passes)} × the same {bytes_(model)}\n{bytes_(write.weight_bytes / max(words, 1))} for each of {words} words\n\n"
-            f"arithmetic: {write.flops / 1e9:.3g} GFLOP written,\n{self.tallies['score'].flops / 1e9:.3g} GFLOP scored"
-        )
+    def _odometer(self, words: int) -> str:
+        score, write = (self.tallies[lane] for lane in LANES)
+        lines = []
+        if write.passes:
+            per_pass = write.weight_bytes / len(write.passes)
+            lines += [f"{len(write.passes)} × the same {bytes_(per_pass)}", f"{bytes_(write.weight_bytes / max(words, 1))} for each of {words} words", ""]
+        lines += ["pace = cost of a pass ÷ tokens kept per pass"] if score.passes or write.passes else []
+        for name, t in (("scored", score), ("written", write)):
+            if t.passes:
+                each, kept = t.seconds / len(t.passes), t.tokens / len(t.passes)
+                lines.append(f"{name}: {seconds(each / kept)} = {seconds(each)} ÷ {kept:.3g}   ({t.flops / 1e9:.3g} GFLOP)")
+        return "\n".join(lines)
 
     # the words -----------------------------------------------------------------------------------------------------
 
@@ -218,7 +224,7 @@ class Race:
         parts.append(f"{bytes_(write.weight_bytes)} of weights were read, {bytes_(write.weight_bytes / max(words, 1))} per word.")
         expected = [sum(self.priced("write", d)[: len(write.passes)]) for d in self.devices()]
         says = f"Predicted from the roof: {_span(expected)}; measured is {write.seconds / min(expected, key=lambda e: abs(e - write.seconds)):.3g} times that."
-        parts.append(self.roofs.verdict(says) if self.roofs else says)
+        parts.append(verdict(self.band, says))
         return " ".join(parts) + (f" [{self.where}]" if self.where else "")
 
 
@@ -235,8 +241,3 @@ def _span(values: list[float]) -> str:
     low, high = seconds(min(values)), seconds(max(values))
     return low if low == high else f"{low} to {high}"
 
-
-def _big() -> float:
-    import matplotlib
-
-    return 2.2 * matplotlib.rcParams["font.size"]

@@ -1,0 +1,119 @@
+"""One row for every way of decoding: what its passes cost, what they keep, and the pace that follows.
+
+    pace [s/token]  =  cost of a pass [s]  ÷  tokens kept per pass
+
+A row is folded from a stamped stream and a price for its passes, so a recorded run, a measured one and a predicted one all fit.
+Nothing is timed here, and a share of the bandwidth is only claimed where it means something.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from .clock import Stamped
+from .cost import Cost, Device
+from .roof import OUTSIDE, Band
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A decoder's row. The prompt's passes are not in it: they cost the same whoever decodes."""
+
+    name: str
+    passes: int  # of the target
+    tokens: int  # kept
+    pass_bytes: float  # mean over the passes: weights, and keys and values read and written
+    pass_flops: float
+    predicted: float  # [s/token]
+    measured: float  # [s/token]
+    mbu: tuple[float, float] | None  # share of the read bandwidth, under the highest and the lowest roof of the run
+    why: str = ""  # no MBU is given
+    exact: bool | None = None  # is its text that of plain decoding? None: not tested
+    where: str = ""  # machine, dtype, threads, model
+
+    @property
+    def tokens_per_pass(self) -> float:
+        return self.tokens / self.passes
+
+    @property
+    def pass_seconds(self) -> float:
+        return self.measured * self.tokens_per_pass
+
+    def cells(self) -> tuple[str, ...]:
+        share = "–" if self.mbu is None else f"{self.mbu[0]:.0%}" if round(self.mbu[0], 2) == round(self.mbu[1], 2) else f"{self.mbu[0]:.0%} – {self.mbu[1]:.0%}"
+        exact = {True: "yes", False: "no", None: "not tested"}[self.exact]
+        pace = (f"{1e3 * seconds:.3g} ms" for seconds in (self.predicted, self.measured))
+        return (self.name, f"{self.passes:,}", f"{self.tokens_per_pass:.2f}", f"{self.pass_bytes / 1e6:,.0f} MB", *pace, share, exact)
+
+
+def entry(
+    name: str,
+    stamped: Iterable[Stamped],
+    price: Callable[..., Cost],
+    device: Device,
+    cache: float,
+    band: Band | None = None,
+    exact: bool | None = None,
+    where: str = "",
+) -> Entry:
+    """Fold a run into its row. `price` is the cost of a Step, `cache` the bytes of the last-level cache, `band` the roof around the run.
+
+    A pass counts if some row of it is no prefill. A draft's passes cost time and bytes but are not passes of the target.
+
+    Raises ValueError if no token was kept: there is no pace then.
+    """
+    passes, tokens, seconds, predicted, total = 0, 0, 0.0, 0.0, Cost()
+    weights = 0.0
+    for step, took in stamped:
+        if all(row.phase == "prefill" or not row.width for row in step.rows):
+            continue
+        cost = price(step)
+        passes, tokens = passes + (step.to == "target"), tokens + sum(kept for row in step.rows for _, _, kept in row.writes)
+        seconds, predicted, total = seconds + took, predicted + cost.seconds(device), total + cost
+        weights = max(weights, cost.weight_bytes)
+    if not tokens or not passes:
+        raise ValueError(f"{name}: the run kept no token after its prompt, so it has no pace")
+    why = _refusal(weights, cache, band)
+    rates = None if why else (total.bytes / seconds / band.high, total.bytes / seconds / band.low)
+    return Entry(name, passes, tokens, total.bytes / passes, total.total_flops / passes, predicted / tokens, seconds / tokens, rates, why, exact, where)
+
+
+def _refusal(weights: float, cache: float, band: Band | None) -> str:
+    """Why no share of the bandwidth is claimed; empty if it is."""
+    if weights < OUTSIDE * cache:
+        return f"no MBU: {weights / 1e6:.0f} MB of weights are less than {OUTSIDE} times the {cache / 1e6:.0f} MB of last-level cache, so they may not come from memory"
+    if band is None:
+        return "no MBU: the roof was not probed around this run"
+    if not band.steady:
+        return f"no MBU: the roof moved between {band.low / 1e9:.0f} and {band.high / 1e9:.0f} GB/s during the run"
+    return ""
+
+
+HEAD = ("decoder", "passes", "tokens/pass", "bytes/pass", "pace predicted", "pace measured", "MBU", "exact")
+
+
+@dataclass
+class Ledger:
+    """All decoders so far. Prints as a table, in a notebook too."""
+
+    entries: list[Entry] = field(default_factory=list)
+
+    def add(self, row: Entry) -> Ledger:
+        """A newer run of a decoder takes the older one's place."""
+        self.entries = [old for old in self.entries if old.name != row.name] + [row]
+        return self
+
+    def notes(self) -> list[str]:
+        return [f"{e.name}: {e.why}" for e in self.entries if e.why] + sorted({e.where for e in self.entries if e.where})
+
+    def __str__(self) -> str:
+        rows = [HEAD, *(e.cells() for e in self.entries)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+        lines = ["  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))).rstrip() for row in rows]
+        return "\n".join(lines + self.notes())
+
+    __repr__ = __str__
+
+    def _repr_markdown_(self) -> str:
+        rows = [HEAD, ("---", *["---:"] * (len(HEAD) - 1)), *(e.cells() for e in self.entries)]
+        return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "".join(f"\n\n*{note}*" for note in self.notes())
