@@ -18,15 +18,19 @@ def ngram(k: int, n: int = 2):
     return drafter
 
 
-def small(k: int, sampler: Sampler = GREEDY, seed: int = 0, to: str = "draft"):
-    """A smaller model writes k tokens ahead in its own lane. A rejected token needs no word: the next ask starts over its place."""
+def small(k: int, sampler: Sampler = GREEDY, seed: int = 0, to: str = "draft", context: int | None = None):
+    """A smaller model writes k tokens ahead in its own lane. A rejected token needs no word: the next ask starts over its place.
+
+    context: how many tokens the small model can hold; where the text has outgrown it, nothing is drafted any more and decoding goes on plainly.
+    """
     known = 0  # tokens whose keys the small model has
 
     def drafter(tokens, room):
         nonlocal known
         at = min(known, len(tokens) - 1)
         fresh, draft, q = tokens[at:], [], []
-        for _ in range(min(k, room)):
+        left = room if context is None else min(room, context - len(tokens))
+        for _ in range(min(k, left)):
             out = yield Ask("draft", fresh, at, len(fresh), to=to, sampler=sampler, seed=seed)
             yield Keep(len(fresh))
             at += len(fresh)
