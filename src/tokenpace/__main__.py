@@ -1,0 +1,206 @@
+"""The command line: python -m tokenpace generate | race | probe | bench | fetch | doctor.
+
+`--json` prints one JSON object on stdout and nothing else. Exit status 0, or 2 with one line on stderr: what was wrong and what to do.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from math import isfinite
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        raise ValueError(f"{message} (see python -m {self.prog} --help)")
+
+
+def parser() -> Parser:
+    p = Parser(prog="tokenpace", description="Decode with a language model, and see what the time goes into.")
+    commands = p.add_subparsers(dest="command", required=True, metavar="generate | race | probe | bench | fetch | doctor", parser_class=Parser)
+    for name, (function, about, options) in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about)
+        command.set_defaults(function=function)
+        for flags, how in options:
+            command.add_argument(*flags, **how)
+    return p
+
+
+def option(*flags, **how):
+    return flags, how
+
+
+JSON = option("--json", action="store_true", help="one JSON object on stdout and nothing else")
+MODEL = option("--model", default="smollm2-135m", help="a name of the registry, hf:OWNER/NAME, shape:NAME, a .gguf file or a folder (default %(default)s)")
+WRITING = [
+    MODEL,
+    option("--prompt", required=True, help="the text to continue; - reads it from stdin"),
+    option("--chat", action="store_true", help="the prompt is a message, to be put into the model's chat template"),
+    option("--max-new-tokens", type=int, default=64, metavar="N"),
+    option("--temperature", type=float, default=0.0, metavar="T", help="0 (default) is greedy"),
+    option("--top-p", type=float, default=1.0, metavar="P"),
+    option("--top-k", type=int, default=0, metavar="K"),
+    option("--min-p", type=float, default=0.0, metavar="P"),
+    option("--stop", action="append", default=[], metavar="TEXT", help="cut the text before this; may be given several times"),
+    option("--seed", type=int, default=None, metavar="S"),
+    option("--device", default="auto"),
+    option("--dtype", default="auto", help="float32, bfloat16, float16 or auto"),
+    option("--plain", action="store_true", help="PyTorch's own kernels, not the tiled ones"),
+    JSON,
+]
+
+
+def loaded(a, name: str | None = None):
+    from .load import fast, load
+
+    lm = load(name or a.model, device=a.device, dtype=a.dtype)
+    return lm if a.plain else fast(lm)
+
+
+def settings(a, lm) -> tuple[str | list[int], dict]:
+    from .decode import Sampler
+
+    prompt = sys.stdin.read() if a.prompt == "-" else a.prompt
+    if lm.tokenizer is None:
+        try:
+            prompt = [int(t) for t in prompt.replace(",", " ").split()]
+        except ValueError:
+            raise ValueError("this model has random weights and no vocabulary: give --prompt as token ids, such as '1 2 3'") from None
+    elif a.chat:
+        prompt = lm.tokenizer.chat([{"role": "user", "content": prompt}])
+    sampler = Sampler(a.temperature, a.top_k, a.top_p, a.min_p)
+    return prompt, dict(sampler=sampler, max_new_tokens=a.max_new_tokens, stop=tuple(a.stop), seed=a.seed)
+
+
+def generate(a) -> dict:
+    """Write, as it comes; then what it took, on stderr."""
+    from .generate import prepare
+
+    lm = loaded(a)
+    prompt, how = settings(a, lm)
+    drafter = loaded(a, a.drafter) if a.drafter not in (None, "ngram") else a.drafter
+    session, stamped = prepare(lm, prompt, decoder=a.decoder, drafter=drafter, **how), []
+    for s in session.timed():
+        stamped.append(s)
+        if not a.json:
+            print(session.texts[0].release(), end="", flush=True)
+    rest, out = session.texts[0].release(end=True), session.read(stamped)[0]
+    if out.error:
+        raise out.error
+    if not a.json:
+        print(rest if lm.tokenizer else " ".join(map(str, out.tokens)))
+        pace = f", {1e3 * out.tpot:.1f} ms/token after the first" if isfinite(out.tpot) else ""
+        print(f"[{len(out.tokens)} tokens in {out.passes} passes{pace}; {lm.card['dtype']} on {lm.device}; ended by: {out.finish_reason}]", file=sys.stderr)
+    return {k: v for k, v in asdict(out).items() if k not in ("error", "logprobs")} | {"model": lm.card, "decoder": a.decoder}
+
+
+def race(a) -> dict:
+    """The same prompt through several decoders, one ledger row each."""
+    from .race import SAME_TEXT
+    from .race import race as run_race
+
+    lm = loaded(a)
+    prompt, how = settings(a, lm)
+    names = a.decoder or SAME_TEXT
+    say = (lambda text: print(text, file=sys.stderr)) if not a.json else (lambda text: None)
+    ledger = run_race(lm, prompt, names, say, drafter=loaded(a, a.drafter) if a.drafter else None, **how)
+    if not a.json:
+        print(ledger)
+    return {"model": lm.card, "rows": [asdict(e) for e in ledger.entries]}
+
+
+def probe(a) -> dict:
+    from .measure.probe import probe as run_probe
+
+    if not a.json:
+        print(f"probing for up to {a.budget:g} s: reads, matrix products, launches …", file=sys.stderr)
+    roof = run_probe(a.budget, a.device)
+    if not a.json:
+        print(roof)
+    return roof.to_dict()
+
+
+def bench(a) -> dict:
+    from .bench import bench as run_bench
+
+    return run_bench(a.suite, a.against, a.json)
+
+
+def fetch(a) -> dict:
+    from .weights.registry import fetch as run_fetch
+
+    path = run_fetch(a.model)
+    if not a.json:
+        print(f"{a.model} is in the cache: {path.name}, {path.stat().st_size / 1e6:.0f} MB")
+    return {"model": a.model, "path": str(path), "bytes": path.stat().st_size}
+
+
+def doctor(a) -> dict:
+    from .measure.doctor import doctor as examine
+
+    findings = examine()
+    if not a.json:
+        print(*findings, sep="\n")
+    return {"findings": [f._asdict() for f in findings]}
+
+
+COMMANDS = {
+    "generate": (
+        generate,
+        "Continue a prompt.",
+        [
+            *WRITING,
+            option("--decoder", default="autoregressive", help="autoregressive, uncached or speculative (default %(default)s)"),
+            option("--drafter", help="for --decoder speculative: ngram (default), or a model with the same vocabulary"),
+        ],
+    ),
+    "race": (
+        race,
+        "The same prompt through several decoders, one ledger row each.",
+        [*WRITING, option("--decoder", action="append", help="may be given several times (default: all)"), option("--drafter", help="a small model with the same vocabulary")],
+    ),
+    "probe": (
+        probe,
+        "This machine's three ceilings: launch, bandwidth, compute.",
+        [option("--budget", type=float, default=10.0, metavar="SECONDS"), option("--device", default="cpu"), JSON],
+    ),
+    "bench": (
+        bench,
+        "Against peers, in one run; raw samples are kept.",
+        [option("--suite", default="batch1"), option("--against", default="transformers"), option("--json", metavar="FILE", help="write everything there")],
+    ),
+    "fetch": (fetch, "Download a model of the registry into the cache folder.", [option("model"), JSON]),
+    "doctor": (doctor, "What this machine has, what it lacks, and what that costs.", [JSON]),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    try:
+        a = parser().parse_args(argv)
+        found = a.function(a)
+        if getattr(a, "json", False) is True:
+            print(json.dumps(finite(found), default=str))
+        return 0
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read our output has gone
+        sys.stderr.close()
+        return 0
+    except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ArithmeticError, ImportError) as error:
+        print("tokenpace: " + " ".join(str(error).split()), file=sys.stderr)
+        return 2
+
+
+def finite(found):
+    """JSON has no NaN and no infinity: null."""
+    if isinstance(found, dict):
+        return {k: finite(v) for k, v in found.items()}
+    if isinstance(found, (list, tuple)):
+        return [finite(v) for v in found]
+    return None if isinstance(found, float) and not isfinite(found) else found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
