@@ -88,11 +88,33 @@ class Job:
     def cached(self, lane: str) -> list[list[int]]:
         return self.held.setdefault(lane, [[] for _ in range(self.branches)])
 
-    def advance(self):
+    def advance(self, lanes: Iterable[str]):
         """What does the decoder want next? None: nothing more."""
-        self.ask, self.sent = next(self.request.decoder, None), 0
-        if self.ask is not None and not isinstance(self.ask, Ask):
-            raise TypeError(f"a decoder yields an Ask, is sent what came of it and yields a Keep; this one yielded {self.ask!r} for an Ask")
+        self.ask, self.sent, ask = None, 0, next(self.request.decoder, None)
+        if ask is not None and not isinstance(ask, Ask):
+            raise TypeError(f"a decoder yields an Ask, is sent what came of it and yields a Keep; this one yielded {ask!r} for an Ask")
+        if ask is not None and ask.to not in lanes:
+            raise ValueError(f"asked of the lane {ask.to!r}, but run was given only {', '.join(lanes)}")
+        self.ask = ask
+
+    def check(self, keep):
+        """What cannot be done to a cache is the decoder's fault, so it must be found before any cache is told."""
+        if not isinstance(keep, Keep):
+            raise TypeError(f"a decoder yields an Ask, is sent what came of it and yields a Keep; this one yielded {keep!r} for a Keep")
+        stay = (0, keep.stay - 1) if isinstance(keep.stay, int) else keep.stay
+        if any(not 0 <= i < self.ask.width for i in stay if keep.stay):
+            raise ValueError(f"{keep.stay} were to be kept of the {self.ask.width} tokens asked about")
+        if keep.parents is not None and (len(keep.parents) > len(self.slots) or any(not 0 <= p < self.branches for p in keep.parents)):
+            raise ValueError(f"branches {keep.parents} wanted of the {self.branches} there are, with {len(self.slots)} slots: give the Request as many branches")
+
+
+def check(ask: Ask, vocabulary: int):
+    """Token ids and distributions that are not of this vocabulary would be an IndexError for everybody in the pass."""
+    ids = [*chain.from_iterable(ask.each), *(token for token, _ in ask.sampler.bias)]
+    if min(ids) < 0 or max(ids) >= vocabulary:
+        raise ValueError(f"token {max(ids) if max(ids) >= vocabulary else min(ids)} is not in the model's vocabulary of {vocabulary}")
+    if ask.q is not None and not isinstance(ask.q, str) and tuple(ask.q.shape) != (ask.read - 1, vocabulary):
+        raise ValueError(f"a draft of {ask.read - 1} tokens came with a distribution of {[*ask.q.shape]}, but the model's vocabulary has {vocabulary}: both must share one")
 
 
 Plan = list[tuple[Job, int]]
@@ -155,7 +177,7 @@ class Driver:
             job.slots = [self.free.pop(0) for _ in range(job.request.branches)]
             self.jobs.append(job)
             try:
-                job.advance()
+                job.advance(self.lanes)
             except Exception as error:  # a decoder that fails ends its own request and nobody else's
                 over.append(self.end(job, "error", error))
             else:
@@ -197,9 +219,8 @@ class Driver:
         vocabulary, rows = getattr(cache, "vocab_size", None), []
         for job, n in plan:
             try:
-                ids = [*chain.from_iterable(job.ask.each)]
-                if vocabulary and (min(ids) < 0 or max(ids) >= vocabulary):
-                    raise ValueError(f"token {max(ids) if max(ids) >= vocabulary else min(ids)} is not in the model's vocabulary of {vocabulary}")
+                if vocabulary:
+                    check(job.ask, vocabulary)
                 for slot in job.slots[: job.branches]:
                     cache.reserve(slot, job.ask.at, job.ask.at + job.ask.width)
             except ValueError as error:
@@ -261,9 +282,8 @@ class Driver:
         ask = job.ask
         try:
             keep = job.request.decoder.send(out)
-            if not isinstance(keep, Keep):
-                raise TypeError(f"a decoder yields an Ask, is sent what came of it and yields a Keep; this one yielded {keep!r} for a Keep")
-            job.advance()
+            job.check(keep)
+            job.advance(self.lanes)
             why, writes = None, keep.writes
             if job.request.branches == 1:
                 settled = job.ask.at if job.ask and job.ask.phase == "refine" and ask.phase == "refine" else None

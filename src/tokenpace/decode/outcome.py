@@ -75,11 +75,13 @@ class Outcome:
 
     @cached_property
     def spoilt(self) -> Tensor:
-        return self.logits.isnan().any(-1).long()
+        """[N] 0: sound, 1: NaN or infinite, 2: nothing is left to be drawn."""
+        top = self.adjusted.amax(-1)
+        return torch.where(top == -torch.inf, 2, (~top.isfinite()).long())
 
     @cached_property
     def tokens(self) -> list[tuple[int, int]]:
-        """(token, is its row NaN?), one copy to the host."""
+        """(token, is its row spoilt?), one copy to the host."""
         return torch.stack([self.drawn, self.spoilt], 1).tolist()
 
     @cached_property
@@ -89,7 +91,7 @@ class Outcome:
 
     @cached_property
     def verdicts(self) -> list[tuple[int, int, int]]:
-        """(accepted, token, is any row NaN?) for every ask, as far as it has a draft."""
+        """(accepted, token, is any row spoilt?) for every ask, as far as it has a draft."""
         k, n, v = max(a.read for a in self.asks) - 1, len(self.asks), self.logits.shape[1]
         take = torch.tensor([[min(lo + i, hi - 1) for i in range(k + 1)] for lo, hi in self.spans])
         drafts = [(i, a.tokens[a.width - a.read + 1 :], a.q) for i, a in enumerate(self.asks) if a.q is not None]
@@ -124,8 +126,11 @@ class Out:
         self.outcome, self.number, self.lo, self.hi = outcome, number, lo, hi
 
     def sound(self, spoilt):
-        if any(spoilt):
-            raise FloatingPointError(f"the logits about position {self.outcome.asks[self.number].about(0)} are NaN: the model's weights or an overflow are at fault")
+        worst, where = max(spoilt, default=0), f"about position {self.outcome.asks[self.number].about(0)}"
+        if worst == 2:
+            raise ValueError(f"the sampler forbids every token {where}: allow at least one")
+        if worst == 1:
+            raise FloatingPointError(f"the logits {where} are NaN or infinite: the model's weights or an overflow are at fault")
 
     @property
     def logits(self) -> Tensor:
