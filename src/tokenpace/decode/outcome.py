@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .protocol import Ask
-from .sampling import ACCEPT, DRAW, RESIDUAL, adjusted, draw, noise, probs, verify
+from .sampling import ACCEPT, DRAW, RESIDUAL, adjusted, best, draw, noise, probs, verify
 
 
 class Outcome:
@@ -70,7 +70,7 @@ class Outcome:
     @cached_property
     def drawn(self) -> Tensor:
         if all(a.sampler.greedy for a in self.asks):
-            return self.adjusted.argmax(-1)
+            return best(self.adjusted)
         return draw(self.probs, noise(*self.place, DRAW).to(self.device, self.probs.dtype))
 
     @cached_property

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 COLD = 1e-4  # a temperature below is greedy: the quotient would overflow before it changed a token
-NUCLEUS = 1024  # a nucleus is looked for among this many tokens first; few distributions are so flat that it does not suffice
+NUCLEUS = 64  # a nucleus is looked for among this many tokens first; sorting a whole vocabulary is dear, and few rows are so flat that they need it
+BLOCK = 64  # argmax is not vectorised, max is: so the best block first, then the best token in it
 DRAW, ACCEPT, RESIDUAL = 0, 1, 2  # what a uniform number is for
 
 
@@ -98,43 +99,58 @@ def adjusted(logits: Tensor, samplers: list[Sampler], positions: list[int], coun
     return x
 
 
+def best(logits: Tensor) -> Tensor:
+    """argmax of [N, V] over V, with the same tie rule: the first."""
+    if logits.shape[-1] % BLOCK:
+        return logits.argmax(-1)
+    blocks = logits.unflatten(-1, (-1, BLOCK))
+    block = blocks.amax(-1).argmax(-1)
+    return block * BLOCK + blocks[torch.arange(len(logits), device=logits.device), block].argmax(-1)
+
+
 def one_hot(logits: Tensor) -> Tensor:
-    return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+    return torch.zeros_like(logits).scatter_(-1, best(logits)[:, None], 1.0)
 
 
 def probs(logits: Tensor, samplers: list[Sampler]) -> Tensor:
     """Adjusted logits [N, V] -> distributions [N, V], one sampler for each row. A row's result does not depend on the others."""
-    greedy = [s.greedy for s in samplers]
-    if all(greedy):
+    cold = [s.greedy for s in samplers]
+    if all(cold):
         return one_hot(logits)
     column = lambda values: torch.tensor(values, dtype=torch.float, device=logits.device)[:, None]
-    w = (logits / column([1.0 if g else s.temperature for s, g in zip(samplers, greedy)])).softmax(-1)
-    narrowed = [n for n, s in enumerate(samplers) if not s.greedy and (s.top_k or s.top_p < 1)]
-    if narrowed:
-        rows = torch.tensor(narrowed, device=w.device)
-        w[rows] = truncated(w[rows], [samplers[n].top_k or w.shape[1] for n in narrowed], [samplers[n].top_p for n in narrowed])
+    w = (logits * column([1.0 if s.greedy else 1 / s.temperature for s in samplers])).softmax(-1)
+    k, p = [s.top_k or w.shape[1] for s in samplers], [s.top_p for s in samplers]
+    narrow = [n for n, s in enumerate(samplers) if not s.greedy and (s.top_k or s.top_p < 1)]
+    if len(narrow) == len(w):
+        w = truncated(w, k, p)
+    elif narrow:
+        w[narrow] = truncated(w[narrow], [k[n] for n in narrow], [p[n] for n in narrow])
     if any(s.min_p for s in samplers):
         w = torch.where(w < column([s.min_p for s in samplers]) * w.amax(-1, keepdim=True), 0.0, w)
-    w = w / w.sum(-1, keepdim=True)
-    if any(greedy):
-        w = torch.where(torch.tensor(greedy, device=w.device)[:, None], one_hot(logits), w)
+        w /= w.sum(-1, keepdim=True)
+    if any(cold):
+        rows = torch.tensor([n for n, c in enumerate(cold) if c], device=w.device)
+        w[rows] = one_hot(logits[rows])
     return w
 
 
-def truncated(w: Tensor, top_k: list[int], top_p: list[float]) -> Tensor:
-    """Of each row of w [N, V] only the k likeliest, and of these only the fewest whose share reaches p: the one that crosses p is in."""
-    v, some = w.shape[1], torch.arange(len(w), device=w.device)
-    k, p = torch.tensor(top_k, device=w.device)[:, None], torch.tensor(top_p, device=w.device)[:, None]
-    out = torch.zeros_like(w)
-    for size in (min(max(NUCLEUS, *(k for k in top_k if k < v), 0), v), v):  # sorting everything is dear: only rows flatter than this are sorted whole
-        top, token = w[some].topk(size)
-        within = torch.arange(size, device=w.device) < k[some]
-        mass = (top * within).cumsum(-1)
-        inside = within & (mass - top < p[some] * torch.where(k[some] < v, mass[:, -1:], 1.0))
-        out[some] = torch.zeros_like(w[some]).scatter_(-1, token, top * inside)
-        some = some[inside[:, -1]]
-        if size == v or not len(some):
-            return out
+def truncated(w: Tensor, top_k: list[int], top_p: list[float], size: int = NUCLEUS) -> Tensor:
+    """Of each row of w [N, V] only the k likeliest, of these only the fewest whose share reaches p (the one that crosses p is in), summing to 1.
+
+    They are looked for among the `size` likeliest; rows that need more are done again with more.
+    """
+    v, device = w.shape[1], w.device
+    size = min(max(size, *(k for k in top_k if k < v), 0), v)
+    k, p = torch.tensor(top_k, device=device)[:, None], torch.tensor(top_p, device=device)[:, None]
+    top, token = w.topk(size)
+    top = torch.where(torch.arange(size, device=device) < k, top, 0.0)
+    mass = top.cumsum(-1)
+    within = mass - top < p * torch.where(k < v, mass[:, -1:], 1.0)
+    share = torch.where(within, top, 0.0)
+    out = torch.zeros_like(w).scatter_(-1, token, share / share.sum(-1, keepdim=True))
+    flat = [n for n, more in enumerate((share[:, -1] > 0).tolist()) if more and size < min(v, top_k[n])]
+    if flat:
+        out[flat] = truncated(w[flat], [top_k[n] for n in flat], [top_p[n] for n in flat], 16 * size)
     return out
 
 
