@@ -1,0 +1,180 @@
+"""Narrow passes at the speed of memory: a transformation of a finished model, for one to a few tokens per pass on a CPU.
+
+The transformer leaves its matrix products to PyTorch, whose CPU kernels read the weights of a single token's pass at a fifth to a half of what
+memory gives. `tiled` moves the same weights into tiles of 64 rows (see `gemv`), where narrow passes read them at that speed; wide passes
+multiply by the same tiles in PyTorch, so there is no second copy. What stands beside a product and would cost a launch of its own (a norm
+before it, silu(gate) · up between two) is computed inside.
+"""
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .transformer import TiedHead, swiglu
+
+NARROW = 8  # tokens; with more, PyTorch's product of many rows is the faster one
+
+
+def tiled(model: nn.Module) -> nn.Module:
+    """The same Transformer with its weights in tiles. It is changed in place; where that cannot be (`why_not` says why) it is left as it was.
+
+    For inference only. Loops are compiled on first use, a few seconds, and kept on disk (NUMBA_CACHE_DIR says where, if it is set).
+
+    >>> from tokenpace.config import ModelConfig
+    >>> from tokenpace.model.transformer import Transformer
+    >>> model, tokens = Transformer(ModelConfig(97, 32, 2, 4, 2, 8, 64)), torch.tensor([[5, 9, 2]])
+    >>> with torch.no_grad():
+    ...     plain = model(tokens)
+    ...     torch.allclose(tiled(model)(tokens), plain, atol=1e-5)
+    True
+    """
+    if why_not(model) is None:
+        for block in model.blocks:
+            block.attention.qkv = TiledLinear(block.attention.qkv, block.attention_norm)
+            block.attention.out = TiledLinear(block.attention.out)
+            block.mlp = TiledMLP(block.mlp, block.mlp_norm)
+            block.attention_norm = block.mlp_norm = nn.Identity()  # now inside what follows them
+        if isinstance(model.head, TiedHead):
+            model.embed, model.head = TiledEmbedding(model.embed), TiledTiedHead()
+        else:
+            model.head = TiledLinear(model.head)
+    return model
+
+
+def why_not(model: nn.Module) -> str | None:
+    """Why `tiled` would leave this model as it is, in a sentence for `doctor`; None if it would not."""
+    if find_spec("numba") is None:
+        return "Numba is not installed, so narrow passes use PyTorch's matrix product: pip install numba"
+    if any(isinstance(m, (TiledLinear, TiledMLP)) for m in model.modules()):
+        return "the model is tiled already"
+    kinds = {(p.device.type, p.dtype) for p in model.parameters()}
+    if len(kinds) > 1 or not kinds <= {("cpu", torch.float32), ("cpu", torch.bfloat16)}:
+        found = ", ".join(sorted(f"{dtype} on {device}" for device, dtype in kinds)).replace("torch.", "")
+        return f"the tiled kernels take float32 or bfloat16 weights on a CPU, all of one kind; these are {found}"
+    products = [p for b in model.blocks for p in (b.attention.qkv, b.attention.out, b.mlp.gate_up, b.mlp.down)] + [model.head]
+    strange = [type(p).__name__ for p in products if type(p) not in (nn.Linear, TiedHead)]
+    return f"the tiled kernels replace nn.Linear, but this model has {strange[0]}: tile it before other transformations" if strange else None
+
+
+@cache
+def loops():
+    """The compiled loops; imported late, because Numba takes a while and is optional."""
+    from . import gemv
+
+    return gemv
+
+
+def run(loop, *args):
+    """Call a loop with tensors, on as many threads as PyTorch uses. The loop holds the interpreter's lock, so other threads wait: no two overlap."""
+    import numba
+
+    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+    loop(*(array(a) if isinstance(a, Tensor) else a for a in args))
+
+
+def array(x: Tensor):
+    """The tensor's memory as a NumPy array; NumPy has no bfloat16, so its bits go as uint16."""
+    return (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
+
+
+def tile(weight: Tensor) -> nn.Parameter:
+    """[R, K] -> [R/64, K/4, 4, 64], both rounded up with zeros: `gemv`'s layout."""
+    size = loops().TILE
+    w = F.pad(weight.detach(), (0, -weight.shape[1] % 4, 0, -weight.shape[0] % size))
+    w = w.unflatten(0, (-1, size)).transpose(1, 2).contiguous()
+    return nn.Parameter(w.unflatten(1, (-1, 4)), requires_grad=False)
+
+
+def product(x: Tensor, tiles: Tensor) -> Tensor:
+    """x [N, K] · Wᵀ for many tokens, on the tiles as they lie: [N, R], R rounded up to whole tiles.
+
+    PyTorch takes a tile as one matrix [K, 64] of a batch. In pieces, so that what it returns, tile by tile, is still in cache when it is put in rows.
+    """
+    w = tiles.flatten(1, 2)
+    x = F.pad(x, (0, w.shape[1] - x.shape[1]))
+    y = x.new_empty(len(x), len(w), w.shape[2])
+    for n in range(0, len(x), 256):
+        some = x[n : n + 256]
+        for t in range(0, len(w), 16):
+            part = w[t : t + 16]
+            y[n : n + 256, t : t + 16] = torch.bmm(some.expand(len(part), -1, -1), part).transpose(0, 1)
+    return y.flatten(1)
+
+
+def few(x: Tensor) -> bool:
+    """Is this a narrow pass?"""
+    if x.requires_grad:
+        raise RuntimeError("a tiled model only infers: train the model before tiled(model), or call it under torch.no_grad()")
+    return 0 < len(x) <= NARROW
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, norm: nn.Module | None = None) -> Tensor:
+    """norm(x [N, K]) · Wᵀ + bias -> [N, R], R rounded up to whole tiles."""
+    if few(x):
+        y = x.new_empty(len(x), weight.shape[0] * weight.shape[3])
+        run(loops().linear, x.contiguous(), *scale(norm, x), weight, x.new_empty(0) if bias is None else bias, y)
+        return y
+    y = product(x if norm is None else norm(x), weight)
+    return y if bias is None else y + bias
+
+
+def scale(norm: nn.Module | None, x: Tensor) -> tuple[Tensor, float]:
+    """A norm as the loops take it; empty if there is none."""
+    return (x.new_empty(0), 0.0) if norm is None else (norm.weight, norm.eps)
+
+
+class TiledLinear(nn.Module):
+    """nn.Linear, and the norm before it if there is one."""
+
+    def __init__(self, plain: nn.Linear, norm: nn.Module | None = None):
+        super().__init__()
+        self.rows, self.norm, self.weight = plain.out_features, norm, tile(plain.weight)
+        more = 0 if plain.bias is None else len(self.weight) * self.weight.shape[3] - self.rows
+        self.bias = None if plain.bias is None else nn.Parameter(F.pad(plain.bias.detach(), (0, more)), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias, self.norm)[:, : self.rows]
+
+
+class TiledMLP(nn.Module):
+    """The feed-forward half of a block, norm included: on narrow passes one call, in which gate and up are never written out."""
+
+    def __init__(self, plain: nn.Module, norm: nn.Module):
+        super().__init__()
+        gate, up = plain.gate_up.weight.chunk(2)
+        self.norm, self.rows, self.down = norm, plain.down.out_features, tile(plain.down.weight)
+        self.gate_up = nn.Parameter(torch.stack([tile(gate), tile(up)]), requires_grad=False)  # so that a tile of each belongs together
+
+    def forward(self, x: Tensor) -> Tensor:
+        if few(x):
+            y = x.new_empty(len(x), self.down.shape[0] * self.down.shape[3])
+            run(loops().mlp, x.contiguous(), *scale(self.norm, x), self.gate_up, self.down, y)
+        else:
+            h = swiglu(product(self.norm(x), self.gate_up.flatten(0, 1)))
+            y = product(h[:, : 4 * self.down.shape[1]], self.down)
+        return y[:, : self.rows]
+
+
+class TiledEmbedding(nn.Module):
+    """nn.Embedding, reading its rows out of the tiles that the head multiplies by."""
+
+    def __init__(self, plain: nn.Embedding):
+        super().__init__()
+        self.rows, self.columns, self.weight = plain.num_embeddings, plain.embedding_dim, tile(plain.weight)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if tokens.numel() and not (0 <= int(tokens.min()) and int(tokens.max()) < self.rows):
+            raise IndexError(f"token ids must be from 0 to {self.rows - 1}, not {int(tokens.min())} to {int(tokens.max())}")
+        size = self.weight.shape[3]
+        return self.weight[tokens // size, :, :, tokens % size].flatten(-2)[..., : self.columns]
+
+
+class TiledTiedHead(nn.Module):
+    """TiedHead on the embedding's tiles."""
+
+    def forward(self, x: Tensor, embed: TiledEmbedding) -> Tensor:
+        return linear(x, embed.weight)[:, : embed.rows]
