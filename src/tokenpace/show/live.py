@@ -20,7 +20,7 @@ from typing import Protocol
 from matplotlib.figure import Figure
 
 from ..measure.roof import Band, band
-from .plots import owned, style
+from .plots import inches, owned, style
 
 PERIOD = 0.2  # s between frames: 5 Hz
 SHARE = 0.2  # of the time, at most, goes into drawing
@@ -28,6 +28,8 @@ SHARE = 0.2  # of the time, at most, goes into drawing
 
 class View(Protocol):
     """One idea of a figure: a fold over what was measured. `see` updates numbers only, `draw` moves numbers into artists only."""
+
+    size: tuple[float, float]  # of the figure, in inches, with type for the desk
 
     def see(self, lane: str, point) -> None:
         """Take in one point of a lane (a Stamped step, or whatever the lane yields)."""
@@ -74,6 +76,7 @@ class Screen:
     def clear(self, view: View) -> None:
         """A new run of a view, in the same place."""
         self.figure.clear()
+        self.figure.set_size_inches(inches(*view.size))
         with style():
             view.axes(self.figure)
 
@@ -110,8 +113,10 @@ class Shown:
     view: View
     figure: Figure
     sentence: str
+    screen: Screen
     points: dict[str, list] = field(default_factory=dict)
     band: Band | None = None
+    roof: dict[str, tuple[float, ...]] = field(default_factory=dict)  # the samples that the band is made of
     note: str = ""
 
     def __repr__(self) -> str:
@@ -141,16 +146,17 @@ def watch(
     """
     screen = screen or Screen(live, now)
     run = _Run(view, screen, seconds, now, {lane: [] for lane in lanes})
-    before = list(roof()) if roof else []
+    before = tuple(roof()) if roof else ()
     screen.clear(view)
     if screen.due:
         screen.frame(view, "measuring …")
     note = run.measure(lanes)
-    stood = band(before, roof()) if roof and not note.startswith("Interrupted") else None
+    probed = {"before": before, "after": tuple(roof())} if roof and not note.startswith("Interrupted") else {}
+    stood = band(**probed) if probed else None
     view.judge(stood)
     sentence = " ".join(filter(None, (view.sentence(), note)))
     screen.frame(view, sentence, last=True)
-    return Shown(view, screen.figure, sentence, run.points, stood, note)
+    return Shown(view, screen.figure, sentence, screen, run.points, stood, probed, note)
 
 
 @dataclass

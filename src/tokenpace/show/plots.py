@@ -60,12 +60,17 @@ def style():
     )  # fmt: skip
 
 
-def owned(width: float = 9.0, height: float = 4.6, dpi: int = 100) -> Figure:
-    """An empty figure on an Agg canvas of its own, in inches; larger type gets more room."""
-    grow = points() / SIZE
-    figure = Figure(figsize=(width * grow**0.5, height * grow**0.5), dpi=dpi, layout="constrained", facecolor="white")
+def owned(dpi: int = 100) -> Figure:
+    """An empty figure on an Agg canvas of its own."""
+    figure = Figure(dpi=dpi, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+def inches(width: float, height: float) -> tuple[float, float]:
+    """The size of a figure: larger type gets more room, though not as much as it has grown."""
+    grow = (points() / SIZE) ** 0.75
+    return width * grow, height * grow
 
 
 def line(ax: Axes, look: Look, label: str, every: int | None = None, **more):

@@ -13,7 +13,9 @@ from textwrap import wrap
 
 from . import plots
 from ..measure.roof import Band
-from .live import verdict
+from ..decode.score import score
+from ..run import Row, Step
+from .live import Shown, verdict, watch
 from .plots import ELSEWHERE, GREY, GUESS, MEASURED, PREDICTED, RECORDED, RIVAL, bytes_, seconds
 
 LANES = ("score", "write")
@@ -62,6 +64,7 @@ class Race:
     elsewhere: tuple = ()
     recorded: dict[str, dict[str, list]] = field(default_factory=dict)
     where: str = ""  # machine, dtype, threads: a figure without its machine is not a result
+    size = (10.4, 6.2)
 
     def __post_init__(self):
         self.tallies = {lane: Tally() for lane in LANES}
@@ -107,7 +110,6 @@ class Race:
     # the picture ---------------------------------------------------------------------------------------------------
 
     def axes(self, figure) -> None:
-        figure.set_size_inches(figure.get_size_inches() * (1.15, 1.35))
         self.ax = axes = figure.subplot_mosaic([["bars", "ratio"], ["latency", "odometer"], ["text", "text"]], width_ratios=[5, 4], height_ratios=[3, 5, 1.5])
         self._bars(axes["bars"])
         self._latency(axes["latency"])
@@ -118,18 +120,17 @@ class Race:
         self.gloss = axes["odometer"].text(0, 0.74, "", va="top", linespacing=1.35)
         axes["odometer"].set_title("Weights read so far")
         self.writing = axes["text"].text(0, 1, "", va="top", family="DejaVu Sans Mono", fontsize=plots.points() - 1, linespacing=1.35)
-        figure.supxlabel(self.where, color=GREY, fontsize=10)
+        figure.supxlabel(self.where, color=GREY, fontsize=plots.points() - 1)
 
     def _bars(self, ax) -> None:
         names = [f"score {self.n} given tokens: 1 pass", f"write {self.n} tokens: {self.n} passes"]
         self.bars = ax.barh([1, 0], [0, 0], height=0.42, color=[LOOKS[lane].color for lane in LANES])
-        (self.expected,) = ax.plot([], [], PREDICTED.marker, color=PREDICTED.color, markeredgecolor="black", label="predicted")
+        (self.expected,) = ax.plot([], [], PREDICTED.marker, color=PREDICTED.color, markeredgecolor="black")
         self.times = [ax.text(0, y, "", va="center") for y in (1, 0)]
         for y, name in zip((1, 0), names):
             ax.text(0, y + 0.25, name, va="bottom", transform=ax.get_yaxis_transform())
-        ax.set(title="The same tokens, the same arithmetic", xlabel="seconds after the prompt", yticks=[], ylim=(-0.4, 1.7))
+        ax.set(title="The same tokens, the same arithmetic", xlabel="seconds after the prompt (◆ predicted)", yticks=[], ylim=(-0.4, 1.7))
         ax.grid(axis="y", visible=False)
-        ax.legend(loc="upper right")
 
     def _latency(self, ax) -> None:
         self.between = ax.fill_between([0], [0], [0], color=PREDICTED.color, alpha=0.25, linewidth=0)
@@ -241,3 +242,17 @@ def _span(values: list[float]) -> str:
     low, high = seconds(min(values)), seconds(max(values))
     return low if low == high else f"{low} to {high}"
 
+
+
+def race(unit, prompt: str, given: list[int], guess: float | None = None, seconds: float = 20, **shown) -> Shown:
+    """Score `given`, a text that follows the prompt, in one pass; write as many tokens in as many passes; show both racing.
+
+    `unit` is an open lesson. Returns what `watch` returns; `seconds` is the budget, `shown` goes to `watch` (live, screen).
+    """
+    n = len(given) - 1
+    settings = dict(max_new_tokens=n + 1, min_new_tokens=n + 1)
+    lanes = {"score": unit.run("score", prompt, decoder=score(given), **settings), "write": unit.run("write", prompt, **settings)}
+    start = unit.length(prompt)
+    plan = {"score": [Step((Row(0, "verify", start, n),))], "write": [Step((Row(0, "decode", start + i, 1),)) for i in range(n)]}
+    view = Race(plan, unit.price, unit.device, unit.decode, guess, unit.elsewhere, unit.recorded("score", "write"), unit.where)
+    return watch(view, lanes, seconds=seconds, roof=unit.roof, **shown)

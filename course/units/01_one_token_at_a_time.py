@@ -1,0 +1,194 @@
+# %% [markdown]
+# # 01 · One token at a time
+#
+# *Core unit. About 40 minutes. You need nothing but this notebook; press* Shift+Enter *on one cell after another.*
+#
+# You ask a language model a question, and the answer drips onto the screen word by word, whatever the machine costs.
+# **Why can't it write the whole answer at once?**
+#
+# That question has two answers. One is about probability: what a model computes *is* one token, given all before it.
+# The other is about machines: to compute that one token, all of the model has to be fetched from memory, and then it is fetched again for the next.
+# In this unit you see both on your own machine, with a real model, before the rest of the course takes them apart.
+
+# %%
+import math
+from dataclasses import replace
+
+import tokenpace as tp
+from tokenpace.decode.score import score
+from tokenpace.measure.ledger import Ledger, entry
+from tokenpace.show import controls, ledgers, lesson, race
+from tokenpace.show.live import watch
+
+unit = lesson.start("01")
+unit
+
+# %% [markdown]
+# ## Watch it
+#
+# The model is SmolLM2-135M-Instruct, a small one, and everything below is true of large ones too. It doesn't see text but *tokens*: pieces of words, each a number.
+#
+# A **pass** is one run through the model. Below, every line is one pass. In the first, the *prefill*, the model gets the whole prompt.
+# After that, each pass is fed one token, the one that the pass before it made, and makes the next.
+
+# %%
+PROMPT = "Gravity is"
+for step, seconds in unit.run("watch", PROMPT, max_new_tokens=12):
+    row = step.rows[0]
+    token = unit.decode([row.writes[0][1]])
+    print(f"{row.phase:8} knew {row.context:2} tokens, was fed {row.width}, wrote {token!r:14} {1e3 * seconds:6.1f} ms")
+
+# %% [markdown]
+# Look at the column *was fed*. Nothing in the model's arithmetic says that it must be one: the prefill took the whole prompt in a single pass.
+# The loop is what says so. The input of a pass is the output of the pass before it.
+#
+# ## Predict
+#
+# Now take a text of some length and let the model go over it twice.
+#
+# - **Scoring.** The text is there already. In *one* pass over all of it the model says how likely each of its tokens was.
+# - **Writing.** The same text has to be written: one pass for each token.
+#
+# Both do the same arithmetic, the same matrices times the same numbers. The figure counts it, so you needn't believe that.
+#
+# **How many times longer does writing take than scoring, on this machine?** Write down a number before you go on. A wrong one teaches more than none.
+
+# %%
+guess = None  # your number in place of None, as in: guess = 2
+
+# %% [markdown]
+# ## Measure
+#
+# First a text to work on, written by the model itself. Then the race: the scoring bar, then the writing bar, each as it is measured.
+# ◆ is not measured but *predicted*, from two things only: how many bytes a pass has to read, and how fast this machine reads, as probed a moment ago.
+#
+# Beneath it grows the text, and beside it the odometer: the weights that were read from memory to write it.
+
+# %%
+n = unit.size(quick=64, full=256)
+first = [step for step, _ in unit.run("first", PROMPT, max_new_tokens=n + 1, min_new_tokens=n + 1, logprobs=True)]
+given = tp.canvas(first)
+shown = race.race(unit, PROMPT, given, guess)
+
+# %% [markdown]
+# Run it once more, with the button or with the line above; both do the same. Two runs are never quite alike: other programs use the same memory.
+# That is why the roof is probed before *and* after each run. If it moved too far in between, the figure gives no verdict and says so.
+
+# %%
+controls.button("Race again", race.race, unit, PROMPT, given, guess, screen=shown.screen)
+
+# %% [markdown]
+# ## Explain
+#
+# ### A text's probability is a product, and its factors need one another
+#
+# What a language model computes is one conditional probability: given all tokens so far, how likely is each token as the next? A whole text's probability is the product of those
+# (this is the chain rule of probability, no approximation):
+#
+# $$P(x_1 \ldots x_n) = P(x_1)\,P(x_2 \mid x_1)\,P(x_3 \mid x_1 x_2) \cdots P(x_n \mid x_1 \ldots x_{n-1})$$
+#
+# When the text is *given*, everything to the right of each bar is known, so all factors can be computed side by side, in one pass. When it is being *written*, $x_2$ has to be drawn before
+# the third factor means anything. Below is the logarithm of the same product, once added up from as many passes as there are tokens, once from a single pass.
+
+# %%
+told = [step for step, _ in unit.run("told", PROMPT, decoder=score(given), max_new_tokens=n + 1, min_new_tokens=n + 1, logprobs=True)]
+written, scored = ([p for step in steps for row in step.rows for p in row.logprobs] for steps in (first, told))
+print(f"written in {len(first):3} passes: log P = {sum(written):8.2f}")
+print(f"scored  in {len(told):3} passes: log P = {sum(scored):8.2f}")
+
+# %% [markdown]
+# The two differ by no more than rounding: numbers of few digits, added up in another order.
+#
+# And do the factors really need *all* tokens before them? Swap a single early token of the text, keep all others, and score it again.
+
+# %%
+swapped = [*given[:4], given[4] + 1, *given[5:]]
+other = [step for step, _ in unit.run("swapped", PROMPT, decoder=score(swapped), max_new_tokens=n + 1, min_new_tokens=n + 1, logprobs=True)]
+changed = [a != b for a, b in zip(scored, (p for step in other for row in step.rows for p in row.logprobs))]
+print(f"token 5 was {unit.decode([given[4]])!r}, is {unit.decode([swapped[4]])!r}")
+print(f"before it, {sum(changed[:4])} of 4 probabilities changed; after it, {sum(changed[5:])} of {len(changed[5:])}")
+
+# %% [markdown]
+# That is the first answer. **A place can't be drawn before the last one is known**, because until then there is no distribution to draw it from.
+#
+# ### The floor is the number of passes
+#
+# So there are as many passes as there are tokens, and each has a cost. What would help: a machine that computes infinitely fast, or one that reads memory infinitely fast?
+# You have neither, but a prediction doesn't need the machine. The steps are the same; only the clock is another.
+
+# %%
+fast_math, fast_memory = replace(unit.device, flops=math.inf), replace(unit.device, bandwidth=math.inf)
+for lane, points in shown.points.items():
+    steps = [step for step, _ in points if step.rows[0].phase != "prefill"]
+    clocks = [sum(unit.price(step).seconds(d) for step in steps) for d in (unit.device, fast_math, fast_memory)]
+    print(f"{lane:6} {len(steps):3} passes: predicted {clocks[0]:.3f} s, with infinitely fast arithmetic {clocks[1]:.3f} s, with infinitely fast memory {clocks[2]:.3f} s")
+
+# %% [markdown]
+# Compare the two lines. Scoring waits for arithmetic, so fast arithmetic cures it. Writing waits for memory: infinitely many multiplications a second would buy it nothing,
+# for every one of its passes still has to fetch all weights. Hence the dotted line in the figure: **a floor that no arithmetic removes, set by the number of passes.**
+#
+# Is it really memory, or does it only look like it? A prediction that fits is not a proof. The proof is an intervention: change what is claimed to bind, and nothing else.
+# Unit 04 does so, by stealing bandwidth from a running model.
+#
+# ### Latency is linear in the length of the output
+#
+# Each pass costs nearly the same, so twice the text takes twice the time. Compare the first half of the text with the second:
+
+# %%
+pace = [seconds for step, seconds in shown.points["write"] if step.rows[0].phase == "decode"]
+halves = [sorted(part)[len(part) // 2] for part in (pace[: len(pace) // 2], pace[len(pace) // 2 :])]
+print(f"median pass of the first half {1e3 * halves[0]:.2f} ms, of the second half {1e3 * halves[1]:.2f} ms")
+
+# %% [markdown]
+# ### Two factors
+#
+# Why is inference slow? Two causes are named again and again (Pope et al. 2022, *Efficiently Scaling Transformer Inference*; Weng 2023, *Large Transformer Model Inference Optimization*):
+# **low parallelism**, for tokens come one after another, and **memory traffic**, for weights and cached values have to be fetched for every one. They are the two terms of one equation,
+# and that equation is the spine of this course:
+#
+# $$\text{pace}\;\left[\frac{\text{seconds}}{\text{token}}\right] \;=\; \frac{\text{cost of a pass}}{\text{tokens kept per pass}}$$
+#
+# Everything ever done about slow decoding moves one of the two. A cache, fewer bits, a better kernel make a pass cheaper. Guessing ahead or writing several places at once keep more tokens
+# from each. Batching shares a pass among readers.
+#
+# ## Break it
+#
+# *Latency is linear* can't be the whole truth. A pass also reads what the model remembers of every token before it, its keys and values. For a short text that is little beside the weights.
+# When does it stop being little? Nothing has to be measured to know that.
+
+# %%
+for context in (100, 1_000, unit.config.context, 100_000):
+    cost = tp.cost(unit.config, [(context, 1)], unit.number)
+    note = "" if context <= unit.config.context else "  (if the model could remember so much)"
+    print(f"after {context:7,} tokens: weights {cost.weight_bytes / 1e6:5.0f} MB, keys and values {cost.kv_read / 1e6:6.0f} MB, predicted {1e3 * cost.seconds(unit.device):5.1f} ms a token{note}")
+
+# %% [markdown]
+# So the line bends upwards, late for a short text and early for a long one. Unit 05 is about that.
+#
+# **For eight minutes, in class or alone.** This machine's ratio of writing to scoring is not the one that a graphics card would show (see the triangle in the figure).
+# Which two figures of a machine decide it? Find them in the cell with the three clocks, then say what they would have to be for the two bars to be equally long.
+# <details><summary>A hint</summary>Scoring takes as long as its arithmetic; writing as long as its reading. Write both as a quotient.</details>
+#
+# ## The ledger
+#
+# Every unit ends with one row for each way of decoding seen so far. Today there is one: *autoregressive*, one token from each pass. **MBU** is the share of the memory's bandwidth that the
+# passes really used. It is left out, with the reason, where it would mean nothing. *Exact* asks whether the text is the one that plain decoding writes, and this *is* plain decoding.
+
+# %%
+ledger = Ledger()
+ledger.add(entry("autoregressive", shown.points["write"], unit.price, unit.device, unit.cache, shown.band, exact=True, where=unit.where))
+
+# %%
+plane = watch(ledgers.Plane(ledger), {})
+
+# %% [markdown]
+# Up is a dearer pass, to the right are more tokens from each, and along a diagonal the pace is the same. Every later unit is a way to move that dot: down, or to the right.
+#
+# ## What you know now
+#
+# - A text's probability is a product of conditionals, and a place can't be drawn before the last one is known. A *given* text needs one pass, a *new* one as many as it has tokens.
+# - Latency is linear in output length, and its floor is the number of passes times what one has to read. Faster arithmetic doesn't remove it.
+# - The same weights are read again for each token.
+# - Pace is the cost of a pass divided by the tokens kept from it.
+#
+# Next, unit 02 opens the pass itself, and unit 03 asks what would be computed again and again without a cache.

@@ -1,0 +1,174 @@
+"""What a unit's notebook stands on: a model, this machine's roof, and how long the lesson may take.
+
+COURSE_MODE says which of three lessons it is. *full* measures here and takes its time, *quick* measures here in under a minute
+(Binder, a classroom, a test), *dry* measures nothing: it replays the runs in course/results, and the figures say where they are from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+
+from ..config import ModelConfig, nearest, preset
+from ..measure.clock import Stamped
+from ..measure.cost import Cost, Device, cost
+from ..measure.devices import device as sheet
+from ..measure.trace import Trace, read, write
+
+MODES = ("full", "quick", "dry")
+RESULTS = Path(__file__).resolve().parents[3] / "course" / "results"
+ELSEWHERE = ("NVIDIA H100 SXM",)  # asked about where it is not
+
+
+def mode() -> str:
+    """COURSE_MODE, or full.
+
+    Raises ValueError for a word that is none of the three.
+    """
+    word = os.environ.get("COURSE_MODE", "full")
+    if word not in MODES:
+        raise ValueError(f"COURSE_MODE is {word!r}{nearest(word, MODES)}")
+    return word
+
+
+def price(config: ModelConfig, number: float) -> Callable[..., Cost]:
+    """The cost of a Step of this model; `number` is the bytes of a weight. Verifying and refining read the logits of all their tokens."""
+
+    def of(step) -> Cost:
+        rows = [row for row in step.rows if row.width]
+        read = sum(row.width if row.phase in ("verify", "refine") else 1 for row in rows)
+        return cost(config, [(row.context, row.width) for row in rows], number, read=read)
+
+    return of
+
+
+@dataclass
+class Lesson:
+    """A unit in progress. `lm` is what it runs, None in a dry lesson; `device` is the machine that figures are judged by."""
+
+    unit: str
+    mode: str
+    lm: object
+    config: ModelConfig
+    number: float  # bytes of a weight
+    machine: dict
+    device: Device
+    decode: Callable[[list[int]], str]
+    recordings: dict[str, Trace] = field(default_factory=dict)
+    runs: dict[str, list[Stamped]] = field(default_factory=dict)  # what was measured, for `record`
+
+    def size(self, quick: int, full: int) -> int:
+        """How much to measure: what fits the mode."""
+        return full if self.mode == "full" else quick
+
+    def run(self, name: str, prompt, **settings) -> Iterator[Stamped]:
+        """`tp.prepare(lm, prompt, **settings).timed()`: every pass of the run, stamped with its seconds. A dry lesson replays its recording."""
+        if self.mode == "dry":
+            return iter(self._recorded(name))
+        from ..generate import prepare
+
+        return self._keep(name, prepare(self.lm, prompt, **settings).timed())
+
+    def length(self, prompt: str) -> int:
+        """Tokens of a prompt; in a dry lesson, of the prompt that was recorded."""
+        if self.mode != "dry":
+            return len(self.lm.tokenizer.encode(prompt))
+        return next(row.width for trace in self.recordings.values() for step, _ in trace for row in step.rows)
+
+    def recorded(self, *names: str) -> dict[str, dict[str, Trace]]:
+        """The same runs on other machines, by the machine's name: course/results/UNIT_name.MACHINE.jsonl, where all of them are there."""
+        labels = {path.name.split(".")[1] for path in RESULTS.glob(f"{self.unit}_{names[0]}.*.jsonl")}
+        found = {label: {name: RESULTS / f"{self.unit}_{name}.{label}.jsonl" for name in names} for label in sorted(labels)}
+        traces = [{name: read(path) for name, path in files.items()} for files in found.values() if all(path.exists() for path in files.values())]
+        return {lanes[names[0]].machine["name"]: lanes for lanes in traces}
+
+    def _keep(self, name: str, stamped: Iterable[Stamped]) -> Iterator[Stamped]:
+        self.runs[name] = []
+        for one in stamped:
+            self.runs[name].append(one)
+            yield one
+
+    def _recorded(self, name: str) -> Trace:
+        if name not in self.recordings:
+            raise FileNotFoundError(f"unit {self.unit} has no recording {name!r}{nearest(name, self.recordings)}; leave COURSE_MODE=dry, or record one: python course/record.py")
+        return self.recordings[name]
+
+    @property
+    def price(self) -> Callable[..., Cost]:
+        return price(self.config, self.number)
+
+    @property
+    def roof(self) -> Callable[[], tuple[float, ...]]:
+        """What probes the read bandwidth before and after a run. In a dry lesson: what was probed then, first before, then after."""
+        if self.mode == "dry":
+            kept = next(iter(self.recordings.values())).roof
+            return partial(next, cycle([kept["before"], kept["after"]]))
+        from ..measure.probe import roof_now
+
+        return partial(roof_now, device=str(self.lm.device))
+
+    @property
+    def cache(self) -> int:
+        """Bytes of the last-level cache."""
+        return self.machine["last_level_cache"]["bytes"]
+
+    @property
+    def elsewhere(self) -> tuple[Device, ...]:
+        """Devices that are not here, for a lane that is predicted and says so."""
+        return tuple(sheet(name).device("bfloat16" if self.number == 2 else "float32") for name in ELSEWHERE)
+
+    @property
+    def where(self) -> str:
+        """What stands under every figure."""
+        here = self.machine
+        threads = max(v for v in here["threads"].values() if v)
+        dtype = {2: "bfloat16", 4: "float32"}.get(self.number, f"{self.number} bytes a weight")
+        place = f"{here['name']}, {threads} thread{'s' * (threads > 1)}" if here["device"] == "cpu" else here["name"]
+        return f"{'recorded on ' if self.mode == 'dry' else ''}{place}, {dtype}, {self.config.n_params / 1e6:.0f}M parameters"
+
+    def __repr__(self) -> str:
+        does = {"full": "measures here", "quick": "measures here, briefly", "dry": "replays what was recorded"}[self.mode]
+        rates = f"reads {self.device.bandwidth / 1e9:.0f} GB/s, multiplies {self.device.flops / 1e9:,.0f} GFLOP/s"
+        return f"Unit {self.unit}, {self.mode}: {does}. {self.where}. Roof: {rates}."
+
+
+def start(unit: str, model: str = "smollm2-135m", seconds: float = 2.0) -> Lesson:
+    """Open a unit: load its model, with the fast kernels where they run, and probe this machine for `seconds`. In dry mode: open its recordings."""
+    if mode() == "dry":
+        return _dry(unit, model)
+    from ..generate import generate
+    from ..load import load
+    from ..measure.probe import probe
+    from ..model.kernels import tiled
+
+    lm = load(model)
+    tiled(lm.model)
+    generate(lm, [1] * 16, max_new_tokens=4)  # whatever is compiled or initialised at its first use, is now
+    roof = probe(seconds, str(lm.device))
+    return Lesson(unit, mode(), lm, lm.config, lm.dtype.itemsize, roof.machine, roof.device(lm.dtype), lm.tokenizer.decode)
+
+
+def _dry(unit: str, model: str) -> Lesson:
+    traces = {path.stem.split("_", 1)[1]: read(path) for path in sorted(RESULTS.glob(f"{unit}_*.jsonl")) if "." not in path.stem}
+    if not traces:
+        raise FileNotFoundError(f"COURSE_MODE is dry, but course/results holds no recording of unit {unit}; record one: python course/record.py {unit}")
+    first = next(iter(traces.values()))
+    pieces = {int(id): piece for trace in traces.values() for id, piece in trace.about["pieces"].items()}
+    text = lambda ids: "".join(pieces[i] for i in ids)  # noqa: E731
+    return Lesson(unit, "dry", None, preset(model), first.about["number"], first.machine, Device(**first.about["device"]), text, traces)
+
+
+def record(lesson: Lesson, roof: dict[str, tuple[float, ...]], folder: Path = RESULTS, label: str = "") -> list[Path]:
+    """Keep what a lesson measured as UNIT_name.jsonl, to be replayed dry, or as UNIT_name.LABEL.jsonl, to be drawn beside other machines' runs."""
+    written = []
+    for name, stamped in lesson.runs.items():
+        tokens = {token for step, _ in stamped for row in step.rows for _, token, _ in row.writes if token is not None}
+        about = {"unit": lesson.unit, "number": lesson.number, "device": asdict(lesson.device), "pieces": {t: lesson.decode([t]) for t in sorted(tokens)}}
+        path = folder / f"{lesson.unit}_{name}{'.' * bool(label)}{label}.jsonl"
+        write(path, stamped, lesson.machine, roof, **about)
+        written.append(path)
+    return written
