@@ -1,4 +1,4 @@
-"""Files become tensors, a config and a tokenizer; read source → gguf → checkpoint → tokenizer → registry.
+"""Files become tensors, a config and a tokenizer; read source → gguf → hfconfig → checkpoint → tokenizer → vocabulary → registry.
 
 | file | one idea |
 |---|---|
@@ -7,5 +7,6 @@
 | `checkpoint` | a Hugging Face folder: config.json, *.safetensors, tokenizer.json |
 | `hfconfig` | config.json read strictly: what would change the arithmetic is refused by name |
 | `tokenizer` | text ↔ ids, chat templates, and text that streams |
+| `vocabulary` | where a tokenizer comes from, and the ways to cut text before merging |
 | `registry` | models by name, fetched once and checked |
 """

@@ -4,7 +4,6 @@ safetensors, not pickle: a pickle file runs code when it is opened, so *.bin and
 """
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 
 import torch
 
-from . import tokenizer
-from .hfconfig import read_config
+from .hfconfig import read_config, read_json
 from .source import Names, Shape, Source
+from .vocabulary import from_folder
 
 NAMES = Names(
     block="model.layers.{}.",
@@ -34,20 +33,7 @@ NAMES = Names(
     ignored=("rotary_emb.inv_freq",),
 )
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model*.safetensors", "model.safetensors.index.json")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; {} if there is no such file."""
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}; get it again") from error
-    if isinstance(content, dict):
-        return content
-    raise ValueError(f"{path} holds a {type(content).__name__}, expected a JSON object")
+FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model*.safetensors", "model*.index.json"]
 
 
 class Shards:
@@ -115,7 +101,7 @@ def open_folder(path: str | Path, source: str | None = None) -> Source:
         names=NAMES,
         shapes=shards.shapes,
         read=shards.read,
-        tokenizer=partial(tokenizer.from_folder, folder),
+        tokenizer=partial(from_folder, folder),
         card={"source": source or folder.name, "licence": "not stated in the files; see the model's page"},
     )
     found.check()
@@ -130,7 +116,7 @@ def open_hub(repository: str) -> Source:
     if repository.count("/") != 1:
         raise ValueError(f"hf:{repository} is not a model's name: expected hf:OWNER/NAME")
     try:
-        folder = huggingface_hub.snapshot_download(repository, allow_patterns=list(FILES))
+        folder = huggingface_hub.snapshot_download(repository, allow_patterns=FILES)
     except HFValidationError as error:
         raise ValueError(f"hf:{repository} is not a model's name: {error}") from error
     except (OSError, ValueError, RuntimeError) as error:  # every network and permission error of the hub is one of these

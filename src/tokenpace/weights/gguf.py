@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from ..config import ModelConfig, RopeScaling
-from . import tokenizer
 from .source import Names, Shape, Source
+from .vocabulary import from_gguf
 
 NAMES = Names(
     block="blk.{}.",
@@ -135,34 +135,40 @@ def _tensor(header: _Header) -> tuple[str, tuple[Shape, int, int]]:
 
 def config(file: File) -> ModelConfig:
     """The ModelConfig that a GGUF's metadata describes. ValueError, by name, for whatever this package would compute differently."""
-    meta, architecture = file.metadata, file.metadata.get("general.architecture")
-    if architecture not in ARCHITECTURES:
-        raise ValueError(f"{file.path}: the architecture {architecture!r} is not one of {', '.join(ARCHITECTURES)}")
-    own = {key.removeprefix(f"{architecture}."): value for key, value in meta.items() if key.startswith(f"{architecture}.")}
     try:
-        d_model, heads = own["embedding_length"], own["attention.head_count"]
-        d_head = own.get("attention.key_length", d_model // heads if isinstance(heads, int) else None)
-        _refuse(file, own, d_head)
-        return ModelConfig(
-            vocab_size=file.tensors["token_embd.weight"][0][0],
-            d_model=d_model,
-            n_layers=own["block_count"],
-            n_heads=heads,
-            n_kv_heads=own.get("attention.head_count_kv", heads),
-            d_head=d_head,
-            d_ff=own["feed_forward_length"],
-            context=own["context_length"],
-            norm_eps=own["attention.layer_norm_rms_epsilon"],
-            rope_theta=own.get("rope.freq_base", 10_000.0),
-            rope_scaling=_scaling(file, own, d_head),
-            tied="output.weight" not in file.tensors,
-            qkv_bias=any(name.endswith("attn_q.bias") for name in file.tensors),
-            qk_norm=architecture == "qwen3",
-            window=own.get("attention.sliding_window") or None,
-            causal=own.get("attention.causal", True),
-        )
+        return _describe(file)
     except KeyError as missing:
-        raise ValueError(f"{file.path}: its header lacks {missing}, which a {architecture} model needs") from None
+        raise ValueError(f"{file.path}: its header lacks {missing}, which every model of these architectures needs") from None
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise ValueError(f"{file.path}: {error}") from error
+
+
+def _describe(file: File) -> ModelConfig:
+    architecture = file.metadata.get("general.architecture")
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"the architecture {architecture!r} is not one of {', '.join(ARCHITECTURES)}")
+    own = {key.removeprefix(f"{architecture}."): value for key, value in file.metadata.items() if key.startswith(f"{architecture}.")}
+    d_model, heads = own["embedding_length"], own["attention.head_count"]
+    d_head = own["attention.key_length"] if "attention.key_length" in own else d_model // heads
+    _refuse(own, d_head)
+    return ModelConfig(
+        vocab_size=file.tensors["token_embd.weight"][0][0],
+        d_model=d_model,
+        n_layers=own["block_count"],
+        n_heads=heads,
+        n_kv_heads=own.get("attention.head_count_kv", heads),
+        d_head=d_head,
+        d_ff=own["feed_forward_length"],
+        context=own["context_length"],
+        norm_eps=own["attention.layer_norm_rms_epsilon"],
+        rope_theta=own.get("rope.freq_base", 10_000.0),
+        rope_scaling=_scaling(file, own, d_head),
+        tied="output.weight" not in file.tensors,
+        qkv_bias=any(name.endswith("attn_q.bias") for name in file.tensors),
+        qk_norm=architecture == "qwen3",
+        window=own.get("attention.sliding_window") or None,
+        causal=own.get("attention.causal", True),
+    )
 
 
 # Everything else that the header of a llama, qwen2 or qwen3 model may say under its architecture's name.
@@ -174,24 +180,24 @@ _SCALING = {"rope.scaling.type", "rope.scaling.factor", "rope.scale_linear", "ro
 _FIXED = {"expert_count": 0, "expert_used_count": 0, "rope.scaling.attn_factor": 1.0}  # the only value whose arithmetic is ours
 
 
-def _refuse(file: File, own: dict, d_head: int) -> None:
+def _refuse(own: dict, d_head: int) -> None:
     """A header is refused for a key that is not known here, or a value that is not computed."""
     fixed = _FIXED | {"attention.value_length": d_head, "rope.dimension_count": d_head}
     for key, value in own.items():
         if key not in _READ | _SCALING | fixed.keys():
-            raise ValueError(f"{file.path}: this package does not know {key} = {value!r} in its header, and it might change the arithmetic")
+            raise ValueError(f"this package does not know {key} = {value!r} in its header, and it might change the arithmetic")
         if key in fixed and value != fixed[key]:
-            raise ValueError(f"{file.path}: its header sets {key} = {value!r}; only {fixed[key]} is computed here")
+            raise ValueError(f"its header sets {key} = {value!r}; only {fixed[key]} is computed here")
 
 
 def _scaling(file: File, own: dict, d_head: int) -> RopeScaling | None:
     """Llama 3's scaling: a GGUF keeps it as a table of what each frequency is divided by, so its parameters are found and then proven on the table."""
     kind, factor = own.get("rope.scaling.type", "none"), own.get("rope.scaling.factor", own.get("rope.scale_linear", 1.0))
     if kind not in ("none", "llama3") and (kind, factor) != ("linear", 1.0):
-        raise ValueError(f"{file.path}: the rope scaling {kind!r} (factor {factor}) is not computed here; known are none and llama3's")
+        raise ValueError(f"the rope scaling {kind!r} (factor {factor}) is not computed here; known are none and llama3's")
     if "rope_freqs.weight" not in file.tensors:
         if kind == "llama3":
-            raise ValueError(f"{file.path}: rope scaling llama3 is announced, but its table rope_freqs.weight is missing")
+            raise ValueError(f"rope scaling llama3 is announced, but its table rope_freqs.weight is missing")
         return None
     table = file.dequantise("rope_freqs.weight").double()
     if bool((table == 1).all()):
@@ -200,7 +206,7 @@ def _scaling(file: File, own: dict, d_head: int) -> RopeScaling | None:
     wavelength = 2 * pi * own.get("rope.freq_base", 10_000.0) ** (torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
     smooth = ((scaling.original_context / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
     if table.shape != smooth.shape or not torch.allclose(table, 1 / ((1 - smooth) / scaling.factor + smooth), rtol=1e-4):
-        raise ValueError(f"{file.path}: its rope_freqs.weight is not the table of any Llama 3 model; this rope scaling is not computed here")
+        raise ValueError(f"its rope_freqs.weight is not the table of any Llama 3 model; this rope scaling is not computed here")
     return scaling
 
 
@@ -228,7 +234,7 @@ def open_gguf(path: str | Path) -> Source:
         names=NAMES,
         shapes={name: shape for name, (shape, _, _) in file.tensors.items()},
         read=partial(_natural, file, numbers, file.metadata["general.architecture"] == "llama"),
-        tokenizer=partial(tokenizer.from_gguf, file.metadata, str(path)),
+        tokenizer=partial(from_gguf, file.metadata, str(path)),
         card={"source": Path(path).name, "licence": file.metadata.get("general.license", "not stated in the file")},
     )
     source.check()

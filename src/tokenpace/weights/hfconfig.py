@@ -5,6 +5,8 @@ nonsense. So every key is either used, required to have the one value this packa
 """
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from ..config import ModelConfig, RopeScaling, nearest
@@ -53,21 +55,41 @@ _HARMLESS = {  # to the logits
 }
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; {} if there is no such file."""
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}; get it again") from error
+    if isinstance(content, dict):
+        return content
+    raise ValueError(f"{path} holds a {type(content).__name__}, expected a JSON object")
+
+
 def read_config(numbers: dict[str, Any], where: str = "config.json") -> ModelConfig:
     """The ModelConfig that a parsed config.json describes.
 
     ValueError for a family, key or value whose arithmetic is not this package's, by name. `tied` is what the flag says; what is stored decides later.
     """
+    try:
+        return _describe(numbers)
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _describe(numbers: dict[str, Any]) -> ModelConfig:
     family = numbers.get("model_type")
     if family not in FAMILIES:
-        raise ValueError(f"{where}: the model_type {family!r} is not one of {', '.join(FAMILIES)}")
+        raise ValueError(f"the model_type {family!r} is not one of {', '.join(FAMILIES)}")
     if lacking := [key for key in _NEEDED if key not in numbers]:
-        raise ValueError(f"{where} lacks {', '.join(lacking)}")
+        raise ValueError(f"it lacks {', '.join(lacking)}")
     known = _COMMON | FAMILIES[family]
-    _refuse(numbers, known, where)
+    _refuse(numbers, known)
     c = known | numbers
     heads = c["num_attention_heads"]
-    theta, scaling = _rope(c, where)
+    theta, scaling = _rope(c)
     return ModelConfig(
         vocab_size=c["vocab_size"],
         d_model=c["hidden_size"],
@@ -83,38 +105,40 @@ def read_config(numbers: dict[str, Any], where: str = "config.json") -> ModelCon
         tied=c["tie_word_embeddings"],
         qkv_bias=family == "qwen2",
         qk_norm=family == "qwen3",
-        window=_window(c, where),
+        window=_window(c),
     )
 
 
-def _refuse(numbers: dict, known: dict, where: str) -> None:
+def _refuse(numbers: dict, known: dict) -> None:
     for key, value in numbers.items():
         if key in _FIXED:
             if value not in _FIXED[key]:
-                raise ValueError(f"{where}: {key} = {value!r} changes the arithmetic; only {_FIXED[key][0]} is computed here")
+                raise ValueError(f"{key} = {value!r} changes the arithmetic; only {_FIXED[key][0]} is computed here")
         elif key not in known and key not in _NEEDED and key not in _HARMLESS:
             raise ValueError(
-                f"{where}: this package does not know the key {key!r} = {value!r}, and it might change the arithmetic"
+                f"this package does not know the key {key!r} = {value!r}, and it might change the arithmetic"
                 f"{nearest(key, [*known, *_NEEDED])}. If you are sure that it does not, remove it from the file"
             )
 
 
-def _rope(c: dict, where: str) -> tuple[float, RopeScaling | None]:
+def _rope(c: dict) -> tuple[float, RopeScaling | None]:
     """(theta, scaling) from the keys of either era: rope_theta and rope_scaling side by side, or both within rope_parameters (transformers 5)."""
     rope = {**(c["rope_scaling"] or {}), **(c["rope_parameters"] or {})}
     theta = float(rope.pop("rope_theta", c["rope_theta"]))
     kinds = {rope.pop(key) for key in ("rope_type", "type") if key in rope} or {"default"}
     fields = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"} if kinds == {"llama3"} else set()
     if kinds not in ({"default"}, {"llama3"}):
-        raise ValueError(f"{where}: the rope scaling {' / '.join(map(repr, kinds))} is not computed here; known are default and llama3")
-    if rope.pop("partial_rotary_factor", 1.0) != 1.0 or rope.keys() != fields:
-        raise ValueError(f"{where}: rope scaling of type {kinds.pop()} has the keys {sorted(rope)}, expected {sorted(fields)}")
+        raise ValueError(f"the rope scaling {' / '.join(map(repr, kinds))} is not computed here; known are default and llama3")
+    if rope.get("partial_rotary_factor") == 1:
+        del rope["partial_rotary_factor"]
+    if rope.keys() != fields:
+        raise ValueError(f"rope scaling of type {kinds.pop()} has the keys {sorted(rope)}, expected {sorted(fields)}")
     if not fields:
         return theta, None
     return theta, RopeScaling(rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"])
 
 
-def _window(c: dict, where: str) -> int | None:
+def _window(c: dict) -> int | None:
     """The sliding window, if all layers have one; a mixture of layers with and without is refused."""
     layers, window = c["num_hidden_layers"], c["sliding_window"]
     if c["layer_types"] is not None:
@@ -127,5 +151,5 @@ def _window(c: dict, where: str) -> int | None:
     if kinds == {"full_attention"}:
         return None
     if kinds != {"sliding_attention"} or window is None:
-        raise ValueError(f"{where}: layers of the kinds {', '.join(sorted(kinds))} with window {window}; here all layers attend alike")
+        raise ValueError(f"layers of the kinds {', '.join(sorted(kinds))} with window {window}; here all layers attend alike")
     return window

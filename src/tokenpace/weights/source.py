@@ -70,6 +70,8 @@ class Source:
 
     def check(self) -> None:
         """A ValueError that lists every tensor which is missing, unexpected or of the wrong shape. Reads no weights."""
+        if self.config.n_layers > len(self.shapes):  # before a damaged number makes a list of billions of names
+            raise ValueError(f"{self.where}: the config speaks of {self.config.n_layers:,} layers, but there are only {len(self.shapes)} tensors")
         wanted = {theirs: shape for _, theirs, _, shape in self.pieces()}
         wrong = [f"{n} is {self.shapes[n]} instead of {shape}" for n, shape in wanted.items() if n in self.shapes and self.shapes[n] != shape]
         problems = {
