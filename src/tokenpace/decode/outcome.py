@@ -135,11 +135,13 @@ class Out:
     @property
     def logits(self) -> Tensor:
         """[read × branches, V], raw."""
+        self.sound(bad for _, bad in self.outcome.tokens[self.lo : self.hi])
         return self.outcome.logits[self.lo : self.hi]
 
     @property
     def probs(self) -> Tensor:
         """[read × branches, V] what is drawn from."""
+        self.sound(bad for _, bad in self.outcome.tokens[self.lo : self.hi])
         return self.outcome.probs[self.lo : self.hi]
 
     @property

@@ -44,6 +44,9 @@ class Sampler:
             "top_p": (0 < self.top_p <= 1, "over 0 and at most 1 (1 keeps all tokens, a tiny one only the likeliest)"),
             "min_p": (0 <= self.min_p <= 1, "between 0 and 1"),
             "repetition": (0 < self.repetition < float("inf"), "over 0 (1 is none)"),
+            "presence": (abs(self.presence) < float("inf"), "a finite number (0 is none)"),
+            "frequency": (abs(self.frequency) < float("inf"), "a finite number (0 is none)"),
+            "bias": (all(b < float("inf") for _, b in self.bias), "finite, or -inf to bar a token"),
         }
         for name, (right, rule) in ranges.items():
             if not right:
@@ -126,8 +129,9 @@ def probs(logits: Tensor, samplers: list[Sampler]) -> Tensor:
     elif narrow:
         w[narrow] = truncated(w[narrow], [k[n] for n in narrow], [p[n] for n in narrow])
     if any(s.min_p for s in samplers):
-        w = torch.where(w < column([s.min_p for s in samplers]) * w.amax(-1, keepdim=True), 0.0, w)
-        w /= w.sum(-1, keepdim=True)
+        least = column([s.min_p for s in samplers])
+        kept = torch.where(w < least * w.amax(-1, keepdim=True), 0.0, w)
+        w = torch.where(least > 0, kept / kept.sum(-1, keepdim=True), w)  # rows that want none stay as they are, to the last bit
     if any(cold):
         rows = torch.tensor([n for n, c in enumerate(cold) if c], device=w.device)
         w[rows] = one_hot(logits[rows])
@@ -145,7 +149,7 @@ def truncated(w: Tensor, top_k: list[int], top_p: list[float], size: int = NUCLE
     top, token = w.topk(size)
     top = torch.where(torch.arange(size, device=device) < k, top, 0.0)
     mass = top.cumsum(-1)
-    within = mass - top < p * torch.where(k < v, mass[:, -1:], 1.0)
+    within = (mass - top < p * torch.where(k < v, mass[:, -1:], 1.0)) | (p == 1)  # sums round: without a nucleus the tail must not be lost
     share = torch.where(within, top, 0.0)
     out = torch.zeros_like(w).scatter_(-1, token, share / share.sum(-1, keepdim=True))
     flat = [n for n, more in enumerate((share[:, -1] > 0).tolist()) if more and size < min(v, top_k[n])]
@@ -168,9 +172,10 @@ def verify(p: Tensor, q: Tensor, draft: Tensor, u: Tensor, last: Tensor) -> tupl
     """
     n, k = draft.shape
     chance = lambda d: d[:, :k].gather(2, draft.clamp(min=0)[..., None])[..., 0]
-    right = (u * chance(q) < chance(p)) & (draft >= 0)
+    right = (u * chance(q) <= chance(p)) & (chance(p) > 0) & (draft >= 0)  # "<=": a number just under 1 is 1 in fp32, and q = p is never refused
     count, row = right.int().cumprod(1).sum(1), torch.arange(n, device=p.device)
     target, nothing = p[row, count], torch.zeros_like(p[:, :1])
     refused = torch.cat([draft >= 0, draft.new_zeros(n, 1, dtype=torch.bool)], 1)[row, count]
     rest = (target - torch.cat([q, nothing], 1)[row, count]).clamp(min=0)  # what p has beyond q, once q's token was refused
+    rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, target)  # q = p but for rounding
     return count, draw(torch.where(refused[:, None], rest, target), last[row, count])
