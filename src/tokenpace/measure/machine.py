@@ -10,13 +10,17 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 ASSUMED_CACHE = 32 << 20  # bytes; where nothing says how large the last-level cache is
+PROCESSORS = Path("/sys/devices/system/cpu")  # where Linux tells about them
 LIBRARIES = ("torch", "numpy", "numba", "transformers", "tokenizers", "safetensors", "gguf")
-FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8", "amx_fp16", "asimd", "asimdhp", "bf16", "i8mm", "sve")
+X86 = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8", "amx_fp16")
+FEATURES = (*X86, "asimd", "asimdhp", "bf16", "i8mm", "sve")
+APPLE = {"AdvSIMD": "asimd", "arm.FEAT_FP16": "asimdhp", "arm.FEAT_BF16": "bf16", "arm.FEAT_I8MM": "i8mm"}
 
 
 def machine(device: str = "cpu") -> dict:
@@ -32,6 +36,7 @@ def machine(device: str = "cpu") -> dict:
         "name": device_name(device),
         "cpu": cpu_name(),
         "cores": cores(),
+        "physical_cores": physical_cores(),
         "threads": threads(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "ram": dict(zip(("total", "available"), ram())),
@@ -48,8 +53,14 @@ def machine(device: str = "cpu") -> dict:
 def cores() -> int:
     """Processors this process may use: fewer than the machine has under an affinity mask or a container's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota, period = ((_read("/sys/fs/cgroup/cpu.max") or "max 1").split() + ["1"])[:2]
+    quota, period = (_read("/sys/fs/cgroup/cpu.max") or "max 1").split()
     return allowed if quota == "max" else max(1, min(allowed, round(int(quota) / int(period))))
+
+
+def physical_cores() -> int:
+    """Of those, cores that share nothing with another: half as many where each runs two threads. PyTorch starts this many."""
+    found = {_read(path) for path in PROCESSORS.glob("cpu[0-9]*/topology/thread_siblings_list")} - {None}
+    return min(len(found) or _sysctl("hw.physicalcpu") or cores(), cores())
 
 
 def threads() -> dict[str, int]:
@@ -79,7 +90,7 @@ def ram() -> tuple[int | None, int | None]:
 def caches() -> dict[str, int]:
     """Bytes of each level of data cache, all its copies together: {"L1": …, "L2": …, "L3": …}; empty where the system does not say."""
     parts: dict[tuple[str, str], int] = {}
-    for index in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
+    for index in PROCESSORS.glob("cpu[0-9]*/cache/index[0-9]*"):
         kind, level, size, sharers = (_read(index / name) for name in ("type", "level", "size", "shared_cpu_list"))
         if kind in ("Data", "Unified") and level and size:
             parts["L" + level, sharers or ""] = int(size.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(size[-1], 0)
@@ -112,20 +123,19 @@ def features() -> list[str]:
     text = _read("/proc/cpuinfo") or ""
     flags = {word for line in text.splitlines() if line.lower().startswith(("flags", "features")) for word in line.split(":")[1].split()}
     if not flags and sys.platform == "darwin":
-        names = {"hw.optional.AdvSIMD": "asimd", "hw.optional.arm.FEAT_BF16": "bf16", "hw.optional.arm.FEAT_FP16": "asimdhp", "hw.optional.arm.FEAT_I8MM": "i8mm"}
-        flags = {name for key, name in names.items() if _sysctl(key)}
+        flags = {name for key, name in APPLE.items() if _sysctl(f"hw.optional.{key}")}
     return [name for name in FEATURES if name in flags]
 
 
 def clock() -> dict:
     """Hertz of the first core at its highest and, if the system slows it on purpose, the governor that does."""
-    folder = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+    folder = PROCESSORS / "cpu0/cpufreq"
     highest = _read(folder / "cpuinfo_max_freq")
     return {"highest": int(highest) * 1000 if highest else None, "governor": _read(folder / "scaling_governor")}
 
 
 def power() -> str | None:
-    """"mains" or "battery"; None on a machine without a battery that says so. On battery most laptops run slower."""
+    """Either "mains" or "battery"; None on a machine without a battery that says so. On battery most laptops run slower."""
     if sys.platform == "darwin":
         text = _output("pmset", "-g", "batt")
         return "battery" if "Battery Power" in text else "mains" if "AC Power" in text else None
@@ -155,10 +165,8 @@ def versions() -> dict[str, str]:
     """Versions of Python and of each installed library that could change a figure."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            pass
     return found
 
 
