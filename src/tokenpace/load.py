@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .config import PRESETS, ModelConfig, nearest, preset
+from .model.kernels import tiled, why_not
 from .model.transformer import Transformer
 from .weights.checkpoint import PICKLES, open_folder, open_hub
 from .weights.gguf import open_gguf
@@ -60,7 +61,7 @@ def load(name: str | Path, device: str = "auto", dtype: str | torch.dtype = "aut
     config, tensors, tokenizer, card = _find(str(name))
     n_bytes = config.n_params * precision.itemsize
     largest = max(prod(shape) for shape in config.tensors.values())
-    _make_sure(str(name), n_bytes + 4 * largest, where)  # one tensor at a time also exists in fp32
+    _make_sure(str(name), n_bytes + 4 * largest, where, precision)  # one tensor at a time also exists in fp32
     model = _build(config, tensors(precision, where), where)
     words = tokenizer()
     if words is not None and words.size > config.vocab_size:
@@ -136,11 +137,12 @@ def _native_bfloat16(device: torch.device) -> bool:
     return any(features.get(feature) for feature in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def _make_sure(name: str, needed: int, device: torch.device) -> None:
+def _make_sure(name: str, needed: int, device: torch.device, dtype: torch.dtype) -> None:
     """A MemoryError now rather than a machine that swaps, or a process that is killed, later."""
     if (free := free_bytes(device)) is not None and needed > free:
         place = "this machine" if device.type == "cpu" else f"the {device.type} device"
-        raise MemoryError(f"{name} needs {needed / 1e9:.2f} GB, {place} has {free / 1e9:.2f} GB free; try dtype='bfloat16' or a smaller model")
+        smaller = "a smaller model" if dtype.itemsize < 4 else "dtype='bfloat16' or a smaller model"
+        raise MemoryError(f"{name} needs {needed / 1e9:.2f} GB, {place} has {free / 1e9:.2f} GB free; try {smaller}")
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -155,5 +157,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def fast(lm: Lm) -> Lm:
-    """The same model with the fastest kernels there are for it here; where there are none, as it is."""
-    return lm
+    """The same model on the fastest kernels there are for it here; `card["kernels"]` says which, and why not others. It is changed in place."""
+    reason = why_not(lm.model)
+    tiled(lm.model)
+    return replace(lm, card=lm.card | {"kernels": "tiled" if reason in (None, "the model is tiled already") else f"PyTorch's own: {reason}"})
