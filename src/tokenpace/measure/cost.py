@@ -61,44 +61,33 @@ def part_of(name: str) -> str:
     return next(p for p in ("attention", "mlp", "head", "embed") if p in name)
 
 
-def read_bytes(config: ModelConfig, tokens: int, number: float, layers: int | None = None) -> float:
+def read_bytes(config: ModelConfig, tokens: int, number: float) -> float:
     """Bytes of weights a pass over `tokens` tokens reads: every matrix once, and of an embedding that is not also the head only the tokens' rows."""
-    total = 0.0
-    for name, shape in config.tensors.items():
-        if name.startswith("blocks.") and layers is not None and int(name.split(".")[1]) >= layers:
-            continue
-        looked_up = name == "embed.weight" and not config.tied
-        total += tokens * shape[1] if looked_up else prod(shape)
-    return total * number
+    looked_up = 0 if config.tied else config.vocab_size * config.d_model - tokens * config.d_model
+    return (config.n_params - looked_up) * number
 
 
-def cost(config: ModelConfig, rows: list[tuple[int, int]], number: float = 2.0, cache_number: float | None = None, read: int | None = None, layers: int | None = None) -> Cost:
+def cost(config: ModelConfig, rows: list[tuple[int, int]], number: float = 2.0, cache_number: float | None = None, read: int | None = None) -> Cost:
     """What a pass costs whose rows have (context, width): tokens already cached, tokens in flight.
 
     number: bytes of a stored weight (4 fp32, 2 bf16, 0.625 Q4_1) · cache_number: of a cached number (default: the same)
-    read: how many tokens' logits are wanted (default: one a row) · layers: how many are run (default: all)
+    read: how many tokens' logits are wanted (default: one a row)
     """
-    cache_number, depth = number if cache_number is None else cache_number, config.n_layers if layers is None else layers
-    tokens = sum(width for _, width in rows)
-    reach = [(context, width, seen(config, context, width)) for context, width in rows]
-    multiplied = {"attention": 0.0, "mlp": 0.0}
+    cache_number = number if cache_number is None else cache_number
+    tokens, multiplied = sum(width for _, width in rows), {"attention": 0, "mlp": 0}
     for name, shape in config.tensors.items():
-        if name.startswith("blocks.") and len(shape) == 2 and int(name.split(".")[1]) < depth:
+        if name.startswith("blocks.") and len(shape) == 2:
             multiplied[part_of(name)] += 2 * prod(shape) * tokens
-    pairs = sum(p for _, _, p in reach)
-    wanted = len(rows) if read is None else read
-    kv = sum(prod(s) for i in range(depth) for s in config.kv_shapes(i)) * cache_number
-    return Cost(
-        {
-            "attention": multiplied["attention"],
-            "scores": 4 * depth * config.n_heads * config.d_head * pairs,  # q·k and weights·v
-            "mlp": multiplied["mlp"],
-            "head": 2 * config.vocab_size * config.d_model * wanted,
-        },
-        read_bytes(config, tokens, number, layers),
-        sum(min(context, config.window + config.sinks) if config.window else context for context, _ in rows) * kv,
-        tokens * kv,
-    )
+    pairs = sum(seen(config, context, width) for context, width in rows)
+    known = sum(min(context, config.window + config.sinks) if config.window else context for context, _ in rows)
+    kv = config.kv_numbers * cache_number
+    flops = {
+        "attention": multiplied["attention"],
+        "scores": 4 * config.n_layers * config.n_heads * config.d_head * pairs,  # q·k and weights·v
+        "mlp": multiplied["mlp"],
+        "head": 2 * config.vocab_size * config.d_model * (len(rows) if read is None else read),
+    }
+    return Cost(flops, read_bytes(config, tokens, number), known * kv, tokens * kv)
 
 
 def seen(config: ModelConfig, context: int, width: int) -> float:
@@ -111,5 +100,7 @@ def seen(config: ModelConfig, context: int, width: int) -> float:
 
 
 def step_cost(config: ModelConfig, step, number: float = 2.0, cache_number: float | None = None) -> Cost:
-    """The cost of a Step's pass: of what its rows needed, whatever padding was computed beside it."""
-    return cost(config, [(row.context, row.width) for row in step.rows if row.width], number, cache_number)
+    """The cost of a Step's pass: of what its rows needed, whatever padding was computed beside it. Verifying and refining read the logits of all their tokens."""
+    rows = [row for row in step.rows if row.width]
+    read = sum((len(row.writes) or row.width) if row.phase in ("verify", "refine") else 1 for row in rows)
+    return cost(config, [(row.context, row.width) for row in rows], number, cache_number, read)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..config import ModelConfig, nearest, preset
 from ..measure.clock import Stamped
-from ..measure.cost import Cost, Device, cost
+from ..measure.cost import Cost, Device, step_cost
 from ..measure.devices import device as sheet
 from ..measure.trace import Trace, read, write
 
@@ -33,17 +33,6 @@ def mode() -> str:
     if word not in MODES:
         raise ValueError(f"COURSE_MODE is {word!r}{nearest(word, MODES)}")
     return word
-
-
-def price(config: ModelConfig, number: float) -> Callable[..., Cost]:
-    """The cost of a Step of this model; `number` is the bytes of a weight. Verifying and refining read the logits of all their tokens."""
-
-    def of(step) -> Cost:
-        rows = [row for row in step.rows if row.width]
-        read = sum(row.width if row.phase in ("verify", "refine") else 1 for row in rows)
-        return cost(config, [(row.context, row.width) for row in rows], number, read=read)
-
-    return of
 
 
 @dataclass
@@ -99,7 +88,8 @@ class Lesson:
 
     @property
     def price(self) -> Callable[..., Cost]:
-        return price(self.config, self.number)
+        """The cost of a Step of this model."""
+        return partial(step_cost, self.config, number=self.number)
 
     @property
     def roof(self) -> Callable[[], tuple[float, ...]]:
