@@ -51,8 +51,9 @@ class Plane:
             self.dots.append(ax.plot(x, y, MEASURED.marker, color=MEASURED.color, markersize=9, label="measured")[0])
             ax.plot(x, floor, PREDICTED.marker, color=PREDICTED.color, markeredgecolor="black", label="predicted")
             ax.annotate(f"{e.name}: {seconds(e.measured)} a token", (x, y), (10, 2), textcoords="offset points", va="bottom")
-        handles, labels = ax.get_legend_handles_labels()
-        ax.legend(*zip(*dict(zip(labels, handles)).items()), loc="lower right") if False else ax.legend(list(dict(zip(labels, handles)).values()), list(dict.fromkeys(labels)), loc="lower right")
+        handles = dict(zip(*ax.get_legend_handles_labels()[::-1]))  # one for each label, however many dots
+        if handles:
+            ax.legend(handles.values(), handles.keys(), loc="lower right")
 
     def _diagonals(self, left: float, right: float, low: float, high: float) -> None:
         """Lines of equal pace, a decade apart, each named where it leaves the frame."""

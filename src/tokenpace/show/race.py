@@ -168,13 +168,12 @@ class Race:
         self.writing.set_text("\n".join(wrap(plots.printable(self.text.replace("\n", " ")), int(1100 / plots.points()))[-3:]))
 
     def _draw_bars(self) -> None:
-        longest = 0.0
-        expected = [sum(self.priced(lane, self.devices()[0])) for lane in LANES]
-        for bar, label, lane in zip(self.bars, self.times, LANES):
+        longest, expected = 0.0, [sum(self.priced(lane, self.devices()[0])) for lane in LANES]
+        for bar, label, lane, mark in zip(self.bars, self.times, LANES, expected):
             took = self.tallies[lane].seconds
             bar.set_width(took)
-            label.set_x(took)
-            label.set_text(f"  {seconds(took)}" if took else "")
+            label.set_x(max(took, mark))
+            label.set_text(f"   {seconds(took)}" if took else "")
             longest = max(longest, took)
         self.expected.set_data(expected, [1, 0])
         self.ax["bars"].set_xlim(0, 1.25 * max(longest, *expected))
@@ -220,7 +219,7 @@ class Race:
         words = len(self.text.split())
         parts = [f"Writing {write.tokens} tokens took {seconds(write.seconds)} in {len(write.passes)} passes"]
         if self.ratio:
-            parts[0] += f"; scoring {score.tokens} took {seconds(score.seconds)} in {len(score.passes)}: {self.ratio:.3g} times less per token"
+            parts[0] += f"; scoring {score.tokens} took {seconds(score.seconds)} in {len(score.passes)}: writing takes {self.ratio:.3g} times as long per token"
         parts[0] += f" ({f'you said {self.guess:g}' if self.guess else 'no prediction'})."
         parts.append(f"{bytes_(write.weight_bytes)} of weights were read, {bytes_(write.weight_bytes / max(words, 1))} per word.")
         expected = [sum(self.priced("write", d)[: len(write.passes)]) for d in self.devices()]

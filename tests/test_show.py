@@ -1,0 +1,466 @@
+"""Live figures: numbers in the artists against sums done by hand, and a clock, a roof and a notebook that are made up."""
+
+import base64
+import io
+import subprocess
+import sys
+from functools import partial
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+from matplotlib import image, rcParams
+
+from tokenpace.config import ModelConfig
+from tokenpace.measure.clock import Stamped, timed
+from tokenpace.measure.cost import Device
+from tokenpace.measure.ledger import Ledger, entry
+from tokenpace.measure.roof import Band
+from tokenpace.run import Row, Step
+from tokenpace.show import ledgers, live, plots
+from tokenpace.measure.cost import step_cost
+from tokenpace.show.live import Screen, verdict, watch
+from tokenpace.show.plots import present, printable
+from tokenpace.show.race import Race
+
+CONFIG = ModelConfig(vocab_size=1000, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_head=16, d_ff=128)
+PRICE = partial(step_cost, CONFIG, number=2)
+HERE = Device("here", bandwidth=1e9, flops=1e9)
+P, N = 5, 4
+SCORE = Step((Row(0, "verify", P, N),))
+WRITE = [Step((Row(0, "decode", P + i, 1, ((P + 1 + i, 10 + i, True),)),)) for i in range(N)]
+PROMPT = Step((Row(0, "prefill", 0, P, ((P, 9, True),)),))
+
+
+class Clock:
+    """Seconds that pass only when somebody says so."""
+
+    def __init__(self):
+        self.t = 0.0
+
+    def __call__(self):
+        return self.t
+
+    def stream(self, steps, each):
+        for step in steps:
+            self.t += each
+            yield step
+
+
+class Count:
+    """The smallest view: it counts."""
+
+    size = (4, 3)
+
+    def __init__(self, planned=10):
+        self.planned, self.seen, self.drawn, self.judged = planned, [], [], "not asked"
+
+    def see(self, lane, point):
+        self.seen.append((lane, point))
+
+    def axes(self, figure):
+        self.text = figure.subplots().text(0.5, 0.5, "")
+
+    def draw(self):
+        self.drawn.append(len(self.seen))
+        self.text.set_text(str(len(self.seen)))
+
+    def judge(self, band):
+        self.judged = band
+
+    def sentence(self):
+        return f"There are {len(self.seen)}."
+
+    def progress(self):
+        return len(self.seen) / self.planned
+
+
+@pytest.fixture
+def outputs(monkeypatch):
+    """A notebook that keeps every output by the handle it went to."""
+    kept = []
+
+    def show(handle, data, about):
+        handle = handle or f"output {len({h for h, _, _ in kept})}"
+        kept.append((handle, data, about))
+        return handle
+
+    monkeypatch.setattr(live, "_in_notebook", lambda: True)
+    monkeypatch.setattr(live, "_show", show)
+    return kept
+
+
+# the figure that fills ---------------------------------------------------------------------------------------------
+
+
+def test_it_is_one_output_a_png_with_its_sentence_and_a_caption_at_the_end(outputs):
+    clock = Clock()
+    shown = watch(Count(), {"a": clock.stream(range(10), 0.3)}, now=clock)
+    pictures = [(data, about) for handle, data, about in outputs if handle == "output 0"]
+    captions = [data for handle, data, _ in outputs if handle != "output 0"]
+    assert all(set(data) == {"image/png", "text/plain"} for data, _ in pictures) and len(pictures) == 12
+    data, about = pictures[-1]
+    assert data["text/plain"] == about["image/png"]["alt"] == shown.sentence == "There are 10."
+    assert image.imread(io.BytesIO(base64.b64decode(data["image/png"]))).shape == (300, 400, 4)
+    assert captions == [{"text/html": '<p role="status"><em>There are 10.</em></p>'}]
+
+
+def test_not_more_than_five_frames_a_second_and_the_last_one_always(outputs):
+    clock, view = Clock(), Count(1000)
+    watch(view, {"a": clock.stream(range(1000), 0.001)}, now=clock)
+    assert view.drawn[0] == 0 and view.drawn[-1] == 1000
+    assert len(view.drawn) == 1 + 5 + 1 and all(b - a >= 199 for a, b in zip(view.drawn[:-2], view.drawn[1:-1]))
+
+
+def test_a_slow_drawing_takes_at_most_its_share(outputs):
+    clock, view = Clock(), Count(1000)
+    draw = view.draw
+
+    def slow():
+        clock.t += 0.5
+        draw()
+
+    view.draw = slow
+    watch(view, {"a": clock.stream(range(1000), 0.01)}, now=clock)
+    drawing = 0.5 * (len(view.drawn) - 2)
+    assert 0 < drawing <= live.SHARE * (clock.t - 1.0) + 0.5
+
+
+def test_drawing_is_not_in_the_seconds(outputs):
+    clock = Clock()
+    view = Count(10)
+    draw = view.draw
+
+    def slow():
+        clock.t += 0.1
+        draw()
+
+    view.draw = slow
+    shown = watch(view, {"a": timed(clock.stream(range(10), 0.3), now=clock)}, now=clock)
+    assert len(view.drawn) > 4 and clock.t > 3.3 and [s.seconds for s in shown.points["a"]] == pytest.approx([0.3] * 10)
+
+
+def test_live_false_draws_only_the_last(outputs):
+    clock, view = Clock(), Count()
+    watch(view, {"a": clock.stream(range(10), 0.3)}, live=False, now=clock)
+    assert view.drawn == [10] and [h for h, _, _ in outputs] == ["output 0", "output 1"]
+
+
+def test_run_again_draws_where_it_stands(outputs):
+    clock = Clock()
+    first = watch(Count(), {"a": clock.stream(range(3), 0.3)}, now=clock)
+    watch(Count(), {"a": clock.stream(range(3), 0.3)}, now=clock, screen=first.screen)
+    assert {h for h, _, _ in outputs} == {"output 0", "output 1"} and len(first.figure.axes) == 1
+
+
+def test_an_interrupt_keeps_the_points_and_closes_the_run(outputs):
+    clock, closed = Clock(), []
+
+    def stream():
+        try:
+            yield from range(3)
+            raise KeyboardInterrupt
+        finally:
+            closed.append(True)
+
+    view = Count()
+    shown = watch(view, {"a": stream(), "b": range(5)}, roof=lambda: [1e9], now=clock)
+    assert shown.points == {"a": [0, 1, 2], "b": []} and closed == [True] and view.drawn[-1] == 3
+    assert shown.sentence == "There are 3. Interrupted: 3 points kept, 30% of the plan." and shown.band is None and view.judged is None
+
+
+def test_an_interrupt_while_drawing_keeps_the_point_it_was_drawn_for(outputs):
+    clock, view = Clock(), Count()
+    draw, calls = view.draw, []
+
+    def interrupted():
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        draw()
+
+    view.draw = interrupted
+    shown = watch(view, {"a": clock.stream(range(10), 0.3)}, now=clock)
+    assert shown.points["a"] == [0, 1] and "2 points kept" in shown.note
+
+
+def test_the_budget_ends_the_run_not_the_figure(outputs):
+    clock, closed = Clock(), []
+
+    def stream():
+        try:
+            yield from clock.stream(range(100), 1.0)
+        finally:
+            closed.append(True)
+
+    shown = watch(Count(100), {"a": stream()}, seconds=4, now=clock)
+    assert shown.points["a"] == [0, 1, 2, 3] and closed == [True]
+    assert shown.sentence == "There are 4. Stopped by its budget of 4 s: 4 points kept, 4% of the plan."
+    told = [data["text/plain"] for _, data, _ in outputs if "text/plain" in data]
+    assert "There are 1. (1% measured, about 3 s left)" in told
+
+
+def test_time_left_is_what_the_progress_says_where_that_is_less_than_the_budget(outputs):
+    clock = Clock()
+    watch(Count(10), {"a": clock.stream(range(10), 1.0)}, seconds=100, now=clock)
+    told = [data["text/plain"] for _, data, _ in outputs if "text/plain" in data]
+    assert "There are 4. (40% measured, about 6 s left)" in told
+
+
+def test_an_error_in_a_run_is_raised_after_closing_it(outputs):
+    def stream():
+        yield 1
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        watch(Count(), {"a": stream()})
+
+
+def test_outside_a_notebook_the_sentence_is_printed_and_the_figure_returned(capsys, tmp_path):
+    shown = watch(Count(), {"a": range(2)})
+    assert capsys.readouterr().out == "There are 2.\n" and repr(shown) == "There are 2."
+    shown.save(tmp_path / "a.png")
+    assert image.imread(tmp_path / "a.png").shape == (300, 400, 4) and len(shown.figure.axes) == 1
+
+
+def test_a_real_kernel_gets_one_picture(tmp_path):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    lines = "from tokenpace.show.live import watch\nfrom test_show import Count\nshown = watch(Count(3), {'a': range(3)})"
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"import sys; sys.path.insert(0, {str(__import__('pathlib').Path(__file__).parent)!r})\n{lines}")])
+    nbclient.NotebookClient(book, kernel_name="python3", timeout=60).execute()
+    first, second = book.cells[0].outputs
+    assert first.data["text/plain"] == "There are 3." == first.metadata["image/png"]["alt"] and first.data["image/png"]
+    assert "There are 3." in second.data["text/html"]
+
+
+# the roof ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after, steady", [(1.0e9, True), (1.2e9, True), (1.21e9, False), (0.8e9, False), (0.85e9, True)])
+def test_a_roof_that_moved_by_more_than_a_fifth_gives_no_verdict(outputs, after, steady):
+    view, roofs = Count(), iter([[1e9] * 3, [after] * 3])
+    shown = watch(view, {"a": range(2)}, roof=lambda: next(roofs))
+    assert view.judged is shown.band and shown.band.steady is steady
+    assert verdict(shown.band, "As predicted.") == "As predicted." if steady else verdict(shown.band, "As predicted.").startswith("No verdict: the roof moved")
+    assert shown.roof == {"before": (1e9,) * 3, "after": (after,) * 3}
+
+
+# the race ----------------------------------------------------------------------------------------------------------
+
+
+def raced(guess=None, roofs=None, device=HERE, prompt=True, words="abcdefghijklmno", **more):
+    plan = {"score": [SCORE], "write": [replace(step, rows=(replace(step.rows[0], writes=()),)) for step in WRITE]}
+    view = Race(plan, PRICE, device, lambda ids: " ".join(words[i] for i in ids), guess, where="a test", **more)
+    lanes = {
+        "score": [Stamped(PROMPT, 7.0)] * prompt + [Stamped(SCORE, 0.5)],
+        "write": [Stamped(PROMPT, 7.0)] * prompt + [Stamped(step, 0.25 * (i + 1)) for i, step in enumerate(WRITE)],
+    }
+    roof = iter(roofs or ()).__next__ if roofs else None
+    return view, watch(view, lanes, roof=roof)
+
+
+def test_bars_are_the_seconds_after_the_prompt():
+    view, shown = raced()
+    assert [bar.get_width() for bar in view.bars] == [0.5, 2.5] and view.ratio == pytest.approx(5)
+    assert "Writing 4 tokens took 2.50 s in 4 passes; scoring 4 took 500 ms in 1: writing takes 5 times as long per token (no prediction)" in shown.sentence
+    assert [t.prefill for t in view.tallies.values()] == [7.0, 7.0]
+
+
+def test_the_line_is_the_running_sum():
+    view, _ = raced()
+    x, y = view.line.get_data()
+    assert list(x) == [1, 2, 3, 4] and list(y) == pytest.approx([0.25, 0.75, 1.5, 2.5])
+
+
+def test_both_lanes_do_the_same_arithmetic():
+    view, _ = raced()
+    assert view.tallies["score"].flops == pytest.approx(view.tallies["write"].flops, rel=1e-12)
+
+
+def by_hand():
+    """Bytes of the weights: every tensor once, two bytes a number; the head is the embedding."""
+    layer = 64 * (64 + 2 * 32) + 64 * 64 + 64 * 256 + 128 * 64 + 2 * 64
+    return 2 * (1000 * 64 + 2 * layer + 64)
+
+
+def test_the_odometer_is_passes_times_weights():
+    view, _ = raced()
+    assert view.tallies["write"].weight_bytes == N * by_hand() and view.tallies["score"].weight_bytes == by_hand()
+    assert view.reading.get_text() == f"{N * by_hand() / 1e6:.2f} MB"
+    assert "for each of 5 words" in view.gloss.get_text()
+
+
+def test_predicted_is_bytes_over_the_roof():
+    slow = Device("slow", bandwidth=1e6, flops=1e15)
+    view, _ = raced(device=slow)
+    kv = 2 * 2 * 32 * 2  # layers, keys and values, numbers, bytes
+    passes = [(by_hand() + (P + i + 1) * kv) / 1e6 for i in range(N)]
+    assert list(view.predicted.get_data()[1]) == pytest.approx(list(accumulate(passes)))
+    assert view.expected.get_xdata()[1] == pytest.approx(sum(passes))
+
+
+def test_the_floor_keeps_reading_however_fast_the_arithmetic():
+    compute_bound = Device("slow to multiply", bandwidth=1e12, flops=1e6)
+    view, _ = raced(device=compute_bound)
+    floor, predicted = view.floor.get_data()[1], view.predicted.get_data()[1]
+    assert floor[-1] == pytest.approx(sum(PRICE(s).bytes for s in WRITE) / 1e12) and predicted[-1] > 1000 * floor[-1]
+
+
+def test_the_band_lies_between_the_roofs():
+    view, shown = raced(roofs=[[1.0e6] * 3, [1.1e6] * 3], device=Device("here", 9e9, 1e15))
+    assert [d.bandwidth for d in view.devices()] == [1.1e6, 1.0e6] and "No verdict" not in shown.sentence
+    low, high = (sum(PRICE(s).bytes for s in WRITE) / b for b in (1.1e6, 1.0e6))
+    assert f"Predicted from the roof: {plots.seconds(low)} to {plots.seconds(high)}" in shown.sentence
+
+
+def test_no_verdict_under_a_roof_that_moved():
+    _, shown = raced(roofs=[[1e9] * 3, [2e9] * 3])
+    assert "No verdict: the roof moved between 1 and 2 GB/s" in shown.sentence and "Predicted" not in shown.sentence
+
+
+def test_the_guess_is_shown_and_its_absence_too():
+    assert raced()[0].figures[0].get_text() == "no prediction"
+    view, shown = raced(guess=8)
+    assert list(view.dots[0].get_xdata()) == [8] and "you said 8" in shown.sentence
+
+
+def test_a_device_that_is_not_here_is_labelled_predicted_and_a_recording_recorded():
+    lanes = {"score": [Stamped(SCORE, 1.0)], "write": [Stamped(s, 3.0) for s in WRITE]}
+    view, _ = raced(elsewhere=(Device("Big GPU", 1e12, 1e15),), recorded={"Old GPU": lanes})
+    labels = [t.get_text() for t in view.ax["ratio"].get_yticklabels()]
+    assert labels[-2:] == ["Old GPU\nrecorded", "Big GPU\npredicted"] and list(view.dots[3].get_xdata()) == [12.0]
+
+
+def test_the_text_grows_with_what_is_kept():
+    view, _ = raced(prompt=False)
+    assert view.text == "k l m n" and view.writing.get_text() == "k l m n"
+
+
+def test_nothing_measured_is_said():
+    view, _ = raced()
+    fresh = Race(view.plan, view.cost, HERE, str)
+    shown = watch(fresh, {"score": [], "write": []})
+    assert shown.sentence == "Nothing is measured yet." and fresh.progress() == 0
+
+
+def test_odd_texts_draw_without_a_warning():
+    view, _ = raced(words=["$x^2$", "日本", "🙂", "a\x00b", "_", "\\frac", "\t", "é", "ok", "ok", "$x^2$", "日本", "🙂", "a\x00b"])
+    assert "日" not in view.writing.get_text() and "$x^2$" in view.writing.get_text()
+    assert printable("é□🙂\n") == "é□□\n"
+
+
+# type, colours, imports --------------------------------------------------------------------------------------------
+
+
+def texts(figure):
+    from matplotlib.text import Text
+
+    return [t for t in figure.findobj(Text) if t.get_text().strip()]
+
+
+@pytest.mark.parametrize("size", [11, 18])
+def test_all_type_is_ten_points_or_more(size):
+    before = rcParams["font.size"]
+    try:
+        present(size)
+        view, shown = raced(guess=3)
+        assert min(t.get_fontsize() for t in texts(shown.figure)) >= size - 1 >= 10
+    finally:
+        rcParams["font.size"] = before
+
+
+@pytest.mark.parametrize("size", [9, 33])
+def test_type_nobody_can_read_is_refused(size):
+    with pytest.raises(ValueError, match="10 to 32 points"):
+        present(size)
+
+
+def test_every_kind_of_line_differs_in_colour_and_in_marker():
+    looks = [plots.MEASURED, plots.PREDICTED, plots.RECORDED, plots.ELSEWHERE, plots.RIVAL, plots.GUESS]
+    assert len({look.color for look in looks}) == len({look.marker for look in looks}) == len(looks)
+
+
+def test_the_ground_is_white():
+    _, shown = raced()
+    assert shown.figure.get_facecolor() == (1, 1, 1, 1) and all(ax.get_facecolor() == (1, 1, 1, 1) for ax in shown.figure.axes)
+
+
+def test_nothing_outside_show_draws():
+    code = "import sys, tokenpace, tokenpace.generate, tokenpace.measure.ledger, tokenpace.measure.probe, tokenpace.show\nprint([m for m in ('matplotlib', 'ipywidgets', 'IPython') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_show_never_uses_pyplot():
+    code = "import sys, tokenpace.show.race, tokenpace.show.ledgers, tokenpace.show.lesson, tokenpace.show.controls\nprint('matplotlib.pyplot' in sys.modules, 'ipywidgets' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False False"
+
+
+# controls ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_button_calls_and_says_what_went_wrong():
+    controls, calls = pytest.importorskip("tokenpace.show.controls"), []
+    box = controls.button("Run", lambda *a, **k: calls.append((a, k)), 1, b=2)
+    press, message = box.children
+    press.click()
+    assert calls == [((1,), {"b": 2})] and message.value == "done" and not press.disabled
+    bad = controls.button("Run", lambda: 1 / 0)
+    bad.children[0].click()
+    assert "ZeroDivisionError" in bad.children[1].value and not bad.children[0].disabled
+
+
+# the ledger --------------------------------------------------------------------------------------------------------
+
+STILL = Band(0.9e6, 1e6, steady=True)
+
+
+def row(name="autoregressive", cache=0, band=STILL, steps=WRITE, each=0.5, **more):
+    return entry(name, [Stamped(PROMPT, 9.0), *(Stamped(s, each) for s in steps)], PRICE, Device("here", 1e6, 1e15), cache, band, **more)
+
+
+def test_a_row_holds_what_the_steps_say():
+    e = row(exact=True)
+    moved = sum(PRICE(s).bytes for s in WRITE)
+    assert (e.passes, e.tokens, e.tokens_per_pass, e.measured, e.pass_bytes) == (4, 4, 1.0, 0.5, moved / 4)
+    assert e.predicted == pytest.approx(moved / 1e6 / 4) and e.mbu == pytest.approx((moved / 2 / 1e6, moved / 2 / 0.9e6))
+
+
+def test_tokens_per_pass_divide_the_cost():
+    two = [Step((Row(0, "verify", P, 3, ((P + 1, 1, True), (P + 2, 2, True), (P + 3, 3, False))),))]
+    drafts = [Step((Row(0, "draft", P, 1),), to="draft")]
+    e = row("speculative", steps=drafts + two)
+    assert (e.passes, e.tokens) == (1, 2) and e.measured == 0.5 and e.pass_seconds == 1.0
+
+
+@pytest.mark.parametrize(
+    "more, why",
+    [({"cache": by_hand() / 3.9}, "less than 4 times"), ({"band": None}, "not probed"), ({"band": Band(1e9, 2e9, False)}, "moved between 1 and 2 GB/s")],
+)
+def test_no_mbu_where_it_would_mean_nothing(more, why):
+    e = row(**more)
+    assert e.mbu is None and why in e.why and why in str(Ledger([e])) and "–" in e.cells()
+
+
+def test_mbu_is_given_at_exactly_four_caches():
+    assert row(cache=by_hand() / 4).mbu is not None
+
+
+def test_a_run_without_tokens_has_no_pace():
+    with pytest.raises(ValueError, match="kept no token"):
+        entry("x", [Stamped(PROMPT, 1.0)], PRICE, HERE, 0)
+
+
+def test_the_ledger_keeps_the_newest_run_of_a_name_and_prints_a_table():
+    ledger = Ledger().add(row()).add(row("uncached", each=1.0)).add(row(each=0.25))
+    assert [(e.name, e.measured) for e in ledger.entries] == [("uncached", 1.0), ("autoregressive", 0.25)]
+    lines = str(ledger).splitlines()
+    assert lines[0].split()[:2] == ["decoder", "passes"] and len({len(line) for line in lines[1:3]}) == 1
+    assert ledger._repr_markdown_().count("\n| ") == 3
+
+
+def test_the_plane_puts_each_decoder_at_its_tokens_and_its_cost():
+    view = ledgers.Plane(Ledger([row(), row("uncached", each=1.0)]))
+    shown = watch(view, {})
+    assert [(d.get_xdata()[0], d.get_ydata()[0]) for d in view.dots] == [(1.0, 0.5), (1.0, 1.0)]
+    assert "autoregressive keeps 1 a pass of 500 ms" in shown.sentence
+    watch(ledgers.Plane(Ledger()), {})
