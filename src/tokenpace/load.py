@@ -95,13 +95,13 @@ def _open(name: str) -> Source:
     if name.startswith("hf:"):
         return open_hub(name.removeprefix("hf:"))
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         return open_folder(path)
     if path.suffix in PICKLES:
         raise ValueError(f"{path} is a pickle, which could run code when opened, and is not read: convert it to safetensors where you trust it")
     if path.is_file():
         return open_gguf(path)
-    if path.suffix or len(path.parts) > 1:
+    if path.suffix or "/" in name or "\\" in name:
         raise FileNotFoundError(f"there is no model at {path}: expected a .gguf file, or a folder with config.json, *.safetensors and tokenizer.json")
     known = [*REGISTRY, *(f"shape:{shape}" for shape in PRESETS)]
     raise ValueError(f"no model is called {name!r}{nearest(name, known)} (also understood: hf:OWNER/NAME, a .gguf file, a folder with config.json)")

@@ -160,8 +160,8 @@ def _describe(file: File) -> ModelConfig:
         d_head=d_head,
         d_ff=own["feed_forward_length"],
         context=own["context_length"],
-        norm_eps=own["attention.layer_norm_rms_epsilon"],
-        rope_theta=own.get("rope.freq_base", 10_000.0),
+        norm_eps=_decimal(own["attention.layer_norm_rms_epsilon"]),
+        rope_theta=_decimal(own.get("rope.freq_base", 10_000.0)),
         rope_scaling=_scaling(file, own, d_head),
         tied="output.weight" not in file.tensors,
         qkv_bias=any(name.endswith("attn_q.bias") for name in file.tensors),
@@ -169,6 +169,13 @@ def _describe(file: File) -> ModelConfig:
         window=own.get("attention.sliding_window") or None,
         causal=own.get("attention.causal", True),
     )
+
+
+def _decimal(stored: float) -> float:
+    """The decimal number that was rounded to this fp32: 1e-6 instead of 9.999999974752427e-07."""
+    import numpy as np
+
+    return float(str(np.float32(stored)))
 
 
 # Everything else that the header of a llama, qwen2 or qwen3 model may say under its architecture's name.

