@@ -196,3 +196,12 @@ def test_the_public_names_are_all_there():
         assert getattr(tp, name) is not None
     with pytest.raises(AttributeError, match="tokenpace has no 'nonsense'"):
         _ = tp.nonsense
+
+
+def test_a_pass_that_runs_out_of_memory_says_what_to_lower(lm):
+    class Hungry(torch.nn.Module):
+        def forward(self, *_):
+            torch.empty(1 << 60)
+
+    with pytest.raises(MemoryError, match="ran out of memory .* lower slots"):
+        tp.generate(replace(lm, model=Hungry()), PROMPT)

@@ -79,7 +79,14 @@ class Session:
     slots: int
 
     def steps(self) -> Iterator[Step]:
-        return run(self.lanes, self.requests, self.slots)
+        try:
+            yield from run(self.lanes, self.requests, self.slots)
+        except RuntimeError as error:  # PyTorch has no other word for it on a CPU
+            if "memory" not in str(error).lower():
+                raise
+            free = free_bytes(self.lm.device)
+            left = f", {free / 1e9:.2f} GB are free now" if free is not None else ""
+            raise MemoryError(f"a pass ran out of memory ({str(error).splitlines()[0]}){left}: lower slots, shorten the prompts, or take dtype='bfloat16'") from error
 
     def timed(self) -> Iterator[Stamped]:
         return timed(self.steps(), synchronise(self.lm.device))
