@@ -62,9 +62,17 @@ def why_not(model: nn.Module) -> str | None:
 
 @cache
 def loops():
-    """The compiled loops; imported late, because Numba takes a while and is optional."""
+    """The compiled loops; imported late, because Numba takes a while and is optional.
+
+    Where both use the same OpenMP, starting Numba's threads would also set PyTorch's number of them (measured on Linux), so that is put back.
+    """
+    import numba
+
     from . import gemv
 
+    threads = torch.get_num_threads()
+    numba.set_num_threads(1)
+    torch.set_num_threads(threads)
     return gemv
 
 
@@ -167,8 +175,9 @@ class TiledEmbedding(nn.Module):
         self.rows, self.columns, self.weight = plain.num_embeddings, plain.embedding_dim, tile(plain.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        if tokens.numel() and not (0 <= int(tokens.min()) and int(tokens.max()) < self.rows):
-            raise IndexError(f"token ids must be from 0 to {self.rows - 1}, not {int(tokens.min())} to {int(tokens.max())}")
+        low, high = (int(t) for t in tokens.aminmax()) if tokens.numel() else (0, 0)
+        if low < 0 or high >= self.rows:  # the last tile may have room for ids that do not exist
+            raise IndexError(f"token ids go from 0 to {self.rows - 1}, but there is {low if low < 0 else high}")
         size = self.weight.shape[3]
         return self.weight[tokens // size, :, :, tokens % size].flatten(-2)[..., : self.columns]
 

@@ -1,0 +1,274 @@
+"""The tiled kernels against products in float64 and against the model they replace.
+
+Mutants that must die here: the last tile of a ragged matrix (store only whole tiles, or pad with ones); K not a multiple of four; a second token
+that reuses the first one's total; bf16 by cutting off instead of rounding; `fastmath=True` (NaN may then be assumed away); gate and up exchanged;
+norm left out on one of the two paths; an embedding that returns padding for an id just past the vocabulary; thread count of PyTorch changed.
+"""
+import copy
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tokenpace.cache import Cache, Slab
+from tokenpace.config import ModelConfig
+from tokenpace.model import kernels
+from tokenpace.model.kernels import NARROW, TiledLinear, product, tile, tiled, why_not
+from tokenpace.model.transformer import MLP, RMSNorm, Transformer
+
+gemv = pytest.importorskip("tokenpace.model.gemv", reason="Numba is not installed")
+
+PLAIN = ModelConfig(97, 32, 2, 4, 2, 8, 64)
+ODD = ModelConfig(131, 38, 2, 3, 1, 10, 70, qkv_bias=True, qk_norm=True)  # no size is a multiple of 64, d_model not even of 4
+UNTIED = ModelConfig(200, 64, 1, 4, 4, 16, 128, tied=False)
+DTYPES = (torch.float32, torch.bfloat16)
+sizes = st.integers(1, 150)
+few = st.integers(1, NARROW + 3)  # both sides of where the paths part
+
+
+def random(*shape, dtype=torch.float32, seed=0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
+
+
+def model(config, dtype=torch.float32) -> Transformer:
+    made = Transformer(config).eval().requires_grad_(False)
+    for i, p in enumerate(made.parameters()):
+        p.copy_(random(*p.shape, seed=i) * (0.3 if p.dim() > 1 else 1))
+    return made.to(dtype)
+
+
+def pair(config, dtype=torch.float32) -> tuple[Transformer, Transformer]:
+    plain = model(config, dtype)
+    return plain, tiled(copy.deepcopy(plain))
+
+
+def near(got: torch.Tensor, exact: np.ndarray, dtype):
+    """fp32: a millionth of the largest value or so; bf16: the exact sum rounded once, so half a step of 2⁻⁸."""
+    got, scale = got.double().numpy(), np.abs(exact).max() + 1e-30
+    limit = 1e-5 * scale if dtype == torch.float32 else np.abs(exact) * 2.0**-8 + 1e-5 * scale
+    assert got.shape == exact.shape
+    assert (np.abs(got - exact) <= limit).all(), np.abs(got - exact).max() / scale
+
+
+def exact_norm(x: np.ndarray, norm: RMSNorm) -> np.ndarray:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + norm.eps) * norm.weight.double().numpy()
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes, sizes, few, st.sampled_from(DTYPES), st.booleans(), st.booleans())
+def test_a_linear_layer_is_the_product_in_float64(rows, inner, tokens, dtype, bias, normed):
+    layer = nn.Linear(inner, rows, bias=bias).requires_grad_(False).to(dtype)
+    norm = RMSNorm(inner, 1e-5).requires_grad_(False) if normed else None
+    if norm:
+        norm.weight.copy_(random(inner, seed=3))
+        norm.to(dtype)
+    x = random(tokens, inner, dtype=dtype, seed=1)
+    exact = x.double().numpy()
+    if norm:
+        exact = exact_norm(exact, norm)
+        if tokens > NARROW and dtype == torch.bfloat16:  # there PyTorch's norm rounds once more before the product
+            exact = norm(x).double().numpy()
+    exact = exact @ layer.weight.double().numpy().T
+    got = TiledLinear(layer, norm)(x)
+    if bias:
+        exact = exact + layer.bias.double().numpy()
+        if tokens > NARROW and dtype == torch.bfloat16:  # and the sum with the bias is a rounding of its own
+            return np.testing.assert_allclose(got.double().numpy(), exact, atol=2.0**-7 * (np.abs(exact).max() + 1))
+    near(got, exact, dtype)
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes, sizes, st.integers(1, NARROW), st.sampled_from(DTYPES))
+def test_a_feed_forward_half_is_its_definition_in_float64(d_model, d_ff, tokens, dtype):
+    c = ModelConfig(8, d_model, 1, 1, 1, 2, d_ff)
+    mlp, norm = MLP(c).requires_grad_(False).to(dtype), RMSNorm(d_model, 1e-5).requires_grad_(False).to(dtype)
+    x = random(tokens, d_model, dtype=dtype)
+    gate, up = np.split(exact_norm(x.double().numpy(), norm) @ mlp.gate_up.weight.double().numpy().T, 2, axis=1)
+    exact = (gate / (1 + np.exp(-gate)) * up) @ mlp.down.weight.double().numpy().T
+    near(kernels.TiledMLP(mlp, norm)(x), exact, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens,rows,inner", [(9, 64, 4), (300, 1100, 30), (257, 65, 64), (0, 10, 8)])
+def test_wide_passes_use_the_same_tiles(tokens, rows, inner, dtype):
+    x, w = random(tokens, inner, dtype=dtype), random(rows, inner, dtype=dtype)
+    got = product(x, tile(w))
+    assert got.shape == (tokens, -(-rows // 64) * 64) and not got[:, rows:].any()
+    if tokens:
+        near(got[:, :rows], x.double().numpy() @ w.double().numpy().T, dtype)
+
+
+def test_bfloat16_is_rounded_to_the_nearest_and_ties_to_even():
+    from numba import njit
+
+    @njit
+    def convert(x, y):
+        for i in range(len(x)):
+            y[i] = gemv.narrow(x[i], y[i])
+
+    patterns = torch.arange(0, 1 << 32, 65_521, dtype=torch.int64).to(torch.int32).view(torch.float32)  # all exponents, NaN and infinities among them
+    ties = (torch.arange(0, 1 << 32, 1 << 16, dtype=torch.int64) + 0x8000).to(torch.int32).view(torch.float32)
+    x = torch.cat([patterns, ties])
+    y = torch.empty(len(x), dtype=torch.bfloat16)
+    convert(x.numpy(), kernels.array(y))
+    expected = x.bfloat16()
+    assert expected.isnan().any()
+    assert ((y == expected) | (y.isnan() & expected.isnan())).all()
+
+
+@pytest.mark.parametrize("config", [PLAIN, ODD, UNTIED], ids=["plain", "odd", "untied"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens", [1, 2, NARROW, NARROW + 1, 40])
+def test_the_whole_model_says_the_same(config, dtype, tokens):
+    plain, fast = pair(config, dtype)
+    assert why_not(fast) == "the model is tiled already" and tiled(fast) is fast
+    ids = torch.randint(config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(tokens))
+    a, b = plain(ids), fast(ids)
+    torch.testing.assert_close(b, a, rtol=0, atol=float(a.abs().max()) * (1e-5 if dtype == torch.float32 else 0.05))
+
+
+@pytest.mark.parametrize("config", [PLAIN, ODD, UNTIED], ids=["plain", "odd", "untied"])
+def test_greedy_tokens_are_the_same_through_a_cache(config):
+    def greedy(m):
+        cache, tokens, at, said = Cache(config, Slab(1, 64)), [1, 2, 3], 0, []
+        for _ in range(24):
+            flight = cache.stage(torch.arange(at, at + len(tokens))[None])
+            best = int(m(torch.tensor([tokens]), flight, torch.tensor([len(tokens) - 1])).argmax())
+            cache.keep([len(tokens)])
+            at, tokens = at + len(tokens), [(best + 7 * at) % config.vocab_size]  # a random model left alone soon repeats itself
+            said.append(best)
+        return said
+
+    plain, fast = pair(config)
+    said = greedy(plain)
+    assert len(set(said)) > 4
+    assert greedy(fast) == said
+
+
+def test_an_early_exit_still_finds_the_norm_and_the_head():
+    plain, fast = pair(PLAIN)
+    ids = torch.tensor([[5, 9, 2]])
+    torch.testing.assert_close(fast(ids, exit_at=1), plain(ids, exit_at=1), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(fast(ids, exit_at=1), fast(ids))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_embeddings_are_read_out_of_the_tiles_unchanged(dtype):
+    plain, fast = pair(ODD, dtype)
+    ids = torch.arange(ODD.vocab_size)
+    assert torch.equal(fast.embed(ids), plain.embed(ids))
+    for wrong in (ODD.vocab_size, 191, 5000, -1):  # 191 is still inside the last tile
+        with pytest.raises(IndexError, match=f"from 0 to 130, but there is {wrong}"):
+            fast.embed(torch.tensor([3, wrong]))
+
+
+def stored(m: nn.Module) -> int:
+    return sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in [*m.parameters(), *m.buffers()]}.values())
+
+
+def test_there_is_no_second_copy_of_the_weights():
+    whole = ModelConfig(128, 64, 2, 4, 2, 16, 128)  # multiples of 64 throughout: nothing to pad
+    plain, fast = pair(whole)
+    assert stored(fast) == stored(plain) == 4 * whole.n_params
+    assert not list(fast.head.parameters())  # tied: it reads the embedding's tiles
+
+
+def test_nan_and_infinity_reach_the_logits():
+    _, fast = pair(PLAIN)
+    fast.blocks[0].attention.out.weight.view(-1)[5] = float("nan")
+    assert fast(torch.tensor([[1]])).isnan().all()
+    layer = nn.Linear(8, 8, bias=False).requires_grad_(False)
+    x = torch.ones(1, 8)
+    x[0, 3] = float("inf")
+    got = TiledLinear(layer)(x)
+    assert got.isinf().all() and torch.equal(got, layer(x))
+
+
+def test_a_model_that_cannot_be_tiled_is_left_as_it_was(monkeypatch):
+    def refused(m, *words):
+        before = {k: type(v) for k, v in m.named_modules()}
+        reason = why_not(m)
+        assert all(w in reason for w in words), reason
+        assert tiled(m) is m and {k: type(v) for k, v in m.named_modules()} == before
+
+    refused(model(PLAIN).half(), "float16 on cpu")
+    mixed = model(PLAIN)
+    mixed.norm.to(torch.bfloat16)
+    refused(mixed, "all of one kind", "bfloat16 on cpu, float32 on cpu")
+    with torch.device("meta"):
+        refused(Transformer(PLAIN), "float32 on meta")
+    other = model(PLAIN)
+    other.blocks[1].mlp.down = nn.Sequential(other.blocks[1].mlp.down)
+    refused(other, "Sequential", "before")
+    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
+    refused(model(PLAIN), "pip install numba")
+
+
+def test_gradients_are_refused():
+    _, fast = pair(PLAIN)
+    with torch.enable_grad(), pytest.raises(RuntimeError, match="only infers"):
+        fast.head(torch.ones(1, PLAIN.d_model, requires_grad=True), fast.embed)
+
+
+def test_threads_of_python_may_share_a_model():
+    _, fast = pair(PLAIN)
+    prompts = [torch.tensor([[i, i + 1]]) for i in range(8)]
+    alone, together = [fast(p) for p in prompts], [None] * 8
+
+    def work(i):
+        for _ in range(20):
+            together[i] = fast(prompts[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert all(torch.equal(a, b) for a, b in zip(alone, together))
+
+
+def test_a_copy_has_weights_of_its_own():
+    _, fast = pair(PLAIN)
+    other, ids = copy.deepcopy(fast), torch.tensor([[5]])
+    before = fast(ids)
+    for p in other.parameters():
+        p.zero_()
+    assert torch.equal(fast(ids), before) and not other(ids).any()
+    other.load_state_dict(fast.state_dict())
+    assert torch.equal(other(ids), before)
+
+
+def test_the_thread_count_of_pytorch_stays_what_it_was():
+    code = """
+import torch; torch.set_num_threads(1)
+from tokenpace.config import ModelConfig
+from tokenpace.model.kernels import tiled
+from tokenpace.model.transformer import Transformer
+with torch.no_grad(): tiled(Transformer(ModelConfig(97, 32, 1, 4, 2, 8, 64)))(torch.tensor([[1]]))
+import numba
+print(torch.get_num_threads(), numba.get_num_threads())
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert run.stdout.split() == ["1", "1"], run.stderr
+
+
+def test_nothing_to_write_to_is_no_reason_to_fail(monkeypatch):
+    asked = []
+
+    def njit(**options):
+        asked.append(options.get("cache", False))
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda f: f
+
+    monkeypatch.setattr(gemv, "njit", njit)
+    assert gemv.jit()(len) is len and asked == [True, False]
+
+
+def test_importing_the_transformation_does_not_import_numba():
+    code = "import sys, tokenpace.model.kernels; print('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120).stdout.strip() == "False"
