@@ -1,4 +1,5 @@
 """`load`: what a name means, in which precision and where, and every name and setting that means nothing."""
+
 from __future__ import annotations
 
 import sys
@@ -8,7 +9,7 @@ import pytest
 import torch
 from test_weights import TOKENS, make, write_folder, write_gguf
 
-from tokenpace.config import ModelConfig, preset
+from tokenpace.config import preset
 from tokenpace.load import load
 
 module = sys.modules["tokenpace.load"]  # tokenpace.load itself is the function
@@ -102,7 +103,7 @@ def test_settings_that_mean_nothing(settings, match):
 
 def test_cuda_asked_for_but_absent(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(RuntimeError, match="'cuda' was asked for, but .*use device='cpu'"):
+    with pytest.raises(RuntimeError, match=r"'cuda' was asked for, but .*use device='cpu'"):
         load("shape:15m", device="cuda")
 
 

@@ -1,4 +1,5 @@
 """SmolLM2-135M itself: the numbers, ids and texts of transformers, on the same file. Fetches 93 MB, once."""
+
 from __future__ import annotations
 
 import os
@@ -12,6 +13,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from tokenpace.config import preset
 from tokenpace.generate import generate
 from tokenpace.load import Lm, load
 from tokenpace.weights.gguf import read
@@ -25,13 +27,24 @@ PROMPTS = [
     "1, 2, 3, 4, 5, 6, 7,",
     "<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n",
 ]
-TEXT = """A language model writes one token at a time. Each token needs the whole model: every weight is read from memory, multiplied once, and
+TEXT = (
+    """A language model writes one token at a time. Each token needs the whole model: every weight is read from memory, multiplied once, and
 forgotten until the next token asks for it again. On 2 cores that read 40 GB/s, a model of 269 MB cannot write more than 149 tokens per second,
-however fast its arithmetic is. def pace(cost, kept):\n    return cost / kept  # seconds per token\nLe modèle écrit, 模型写作, 🙂. """ * 2
-PUBLISHED = dict(
-    vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
-    max_position_embeddings=8192, rms_norm_eps=1e-5, rope_theta=100_000.0, tie_word_embeddings=True,
+however fast its arithmetic is. def pace(cost, kept):\n    return cost / kept  # seconds per token\nLe modèle écrit, 模型写作, 🙂. """
+    * 2
 )
+PUBLISHED = {
+    "vocab_size": 49_152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 100_000.0,
+    "tie_word_embeddings": True,
+}
 TEXTS = [
     "  leading and  double   spaces ",
     "a 1 22  333 4444   55555, 12,345.678 on 2024-01-31",
@@ -82,7 +95,12 @@ def test_greedy_tokens(prompt, lm, theirs):
     ids = lm.tokenizer.encode(prompt)
     out = generate(lm, prompt, max_new_tokens=64)
     expected = theirs.generate(
-        torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=64, do_sample=False, eos_token_id=list(lm.tokenizer.eos), pad_token_id=2
+        torch.tensor([ids]),
+        attention_mask=torch.ones(1, len(ids)),
+        max_new_tokens=64,
+        do_sample=False,
+        eos_token_id=list(lm.tokenizer.eos),
+        pad_token_id=2,
     )[0, len(ids) :].tolist()
     assert out.tokens == expected
     assert len(expected) > 16
@@ -115,7 +133,7 @@ def test_transformers_conversion_differs_before_digits_only(lm, path):
     spell = lambda ids: [lm.tokenizer.token(id) for id in ids]
     assert spell(lm.tokenizer.encode("a  12")) == ["a", "ĠĠ", "1", "2"]
     assert spell(other("a  12").input_ids) == ["a", "Ġ", "Ġ", "1", "2"]
-    for text in [*TEXTS[:1], *TEXTS[2:4], TEXTS[5], *PROMPTS]:
+    for text in [TEXTS[0], TEXTS[3], TEXTS[5], *PROMPTS]:
         assert lm.tokenizer.encode(text) == other(text).input_ids
 
 
@@ -129,6 +147,7 @@ def test_the_tokenizer_of_the_real_model(lm):
 
 
 def test_the_card(lm):
+    assert lm.config == preset("smollm2-135m")
     assert lm.card["licence"] == "Apache-2.0"
     assert lm.card["sha256"].startswith("b179c952")
     assert (lm.card["parameters"], lm.card["bytes"]) == (134_515_008, 4 * 134_515_008)

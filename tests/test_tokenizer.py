@@ -2,10 +2,12 @@
 
 Vocabularies are trained here, on a few lines, so that nothing is fetched; tests/test_real.py repeats the comparison on SmolLM2's own.
 """
+
 from __future__ import annotations
 
 import json
 import timeit
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -18,7 +20,11 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 from tokenpace.weights.tokenizer import Tokenizer
 from tokenpace.weights.vocabulary import from_folder, from_gguf
 
-CORPUS = ["It's 1234 o'clock; we'll see 99 birds.  Two  spaces,\n\n\ttabs and naïve café résumé", "def f(x):\n    return x ** 2  # 12 345", "你好世界 日本語 текст 🙂🙂 👩‍👩‍👧"] * 4
+CORPUS = [
+    "It's 1234 o'clock; we'll see 99 birds.  Two  spaces,\n\n\ttabs and naïve café résumé",
+    "def f(x):\n    return x ** 2  # 12 345",
+    "你好世界 日本語 текст 🙂🙂 👩‍👩‍👧",
+] * 4
 TEXTS = [
     "",
     " ",
@@ -52,7 +58,15 @@ TOKENS, MERGES = trained()
 
 
 def header(pre: str, **more) -> dict:
-    said = {"model": "gpt2", "pre": pre, "tokens": TOKENS, "merges": MERGES, "token_type": [3, 3] + [1] * (len(TOKENS) - 2), "bos_token_id": 0, "eos_token_id": 1}
+    said = {
+        "model": "gpt2",
+        "pre": pre,
+        "tokens": TOKENS,
+        "merges": MERGES,
+        "token_type": [3, 3] + [1] * (len(TOKENS) - 2),
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
     return {f"tokenizer.ggml.{key}": value for key, value in (said | more).items()}
 
 
@@ -182,7 +196,7 @@ def by_hand(text: str) -> list[str]:
     """SentencePiece's rule, slowly: of all neighbours that join to a token, join the best-scored (leftmost), until none do."""
     parts = list("▁" + text.replace(" ", "▁"))
     while True:
-        joins = [(-SCORES[WORDS.index(a + b)], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if a + b in WORDS]
+        joins = [(-SCORES[WORDS.index(a + b)], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in WORDS]
         if not joins:
             return [piece for part in parts for piece in ([part] if part in WORDS else [f"<0x{byte:02X}>" for byte in part.encode()])]
         i = min(joins)[1]
@@ -245,7 +259,9 @@ def test_all_ends_are_known(tmp_path):  # C11
     assert from_folder(tmp_path).eos == (1, 7, 9)
 
 
-@pytest.mark.parametrize(("said", "adds"), [({}, True), ({"add_bos_token": False}, False), ({"add_bos_token": None}, True), ({"bos_token": None}, False)])
+@pytest.mark.parametrize(
+    ("said", "adds"), [({}, True), ({"add_bos_token": False}, False), ({"add_bos_token": None}, True), ({"bos_token": None}, False)]
+)
 def test_whether_to_open_with_bos_is_the_models_rule(said, adds, tmp_path):
     write_tokenizer(tmp_path, with_bos(), **{"bos_token": "<|start|>"} | said)
     tokenizer = from_folder(tmp_path)
@@ -280,7 +296,8 @@ def chatty(template: str | None) -> Tokenizer:
 def test_a_template_is_rendered_as_transformers_renders_it():
     template = (
         "{%- for m in messages %}\n    {%- if loop.first and m['role'] != 'system' %}\n{{ bos_token }}system\n{%- endif %}\n"
-        "    {% if m.role == 'tool' %}{% continue %}{% endif %}{{ '<|start|>' + m['role'] + '\n' + m['content'] | trim + '<|end|>\n' }}{{ m | tojson }}\n"
+        "    {% if m.role == 'tool' %}{% continue %}{% endif %}"
+        "{{ '<|start|>' + m['role'] + '\n' + m['content'] | trim + '<|end|>\n' }}{{ m | tojson }}\n"
         "{%- endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}{% if tools %}tools{% endif %}"
     )
     messages = [{"role": "user", "content": " hé <b> "}, {"role": "tool", "content": "x"}, {"role": "assistant", "content": "ho"}]
@@ -292,7 +309,12 @@ def test_a_template_is_rendered_as_transformers_renders_it():
 
 @pytest.mark.parametrize(
     "attack",
-    ["{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ messages.__init__.__globals__ }}", "{% set _ = messages.append(1) %}", "{{ cycler.__init__.__globals__.os.system('x') }}"],
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.__init__.__globals__ }}",
+        "{% set _ = messages.append(1) %}",
+        "{{ cycler.__init__.__globals__.os.system('x') }}",
+    ],
 )
 def test_templates_run_in_a_sandbox(attack):
     with pytest.raises(ValueError, match="chat template does not take"):

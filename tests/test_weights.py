@@ -3,6 +3,7 @@
 The models are tiny and loud: 6 query heads share 2 KV heads, the head size is not d_model / heads, and weights are large enough for a wrong
 rotation or a wrong head to move every logit.
 """
+
 from __future__ import annotations
 
 import json
@@ -15,7 +16,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from tokenpace.config import RopeScaling, preset
@@ -26,10 +36,17 @@ from tokenpace.weights.gguf import open_gguf
 from tokenpace.weights.hfconfig import read_config
 from tokenpace.weights.source import random_tensors
 
-SIZES = dict(
-    vocab_size=61, hidden_size=48, intermediate_size=40, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, head_dim=10, max_position_embeddings=64
-)
-LLAMA3 = dict(rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
+SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 48,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "max_position_embeddings": 64,
+}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 KINDS = {
     "llama": (LlamaConfig, LlamaForCausalLM, {}),
     "llama tied": (LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": True}),
@@ -145,8 +162,9 @@ def test_shards_are_one_checkpoint(tmp_path):
     assert_same_logits(open_folder(tmp_path), made)
 
 
-@pytest.mark.parametrize("stored", [gguf.GGMLQuantizationType.Q4_1, gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.BF16])
-def test_blocks_become_the_numbers_they_stand_for(stored, tmp_path):
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "F16", "BF16"])
+def test_blocks_become_the_numbers_they_stand_for(kind, tmp_path):
+    stored = gguf.GGMLQuantizationType[kind]
     made = make("qwen2", hidden_size=64, intermediate_size=64, head_dim=32)
     path, writer_path = write_gguf(made, tmp_path / "plain.gguf"), tmp_path / "blocks.gguf"
     plain, writer = gguf.GGUFReader(path), gguf.GGUFWriter(writer_path, "qwen2")
@@ -187,7 +205,7 @@ def test_theta_and_scaling_arrive_in_the_angles(scaled, tmp_path):  # L4: at pos
 
 
 def test_rope_keys_of_both_eras_mean_the_same():
-    sizes = {k: v for k, v in SIZES.items()} | {"model_type": "llama"}
+    sizes = {**SIZES, "model_type": "llama"}
     llama3 = {k: v for k, v in LLAMA3.items() if k != "rope_theta"} | {"original_max_position_embeddings": 8192}
     old = read_config(sizes | {"rope_theta": 5e5, "rope_scaling": llama3})
     older = read_config(sizes | {"rope_theta": 5e5, "rope_scaling": {"type": "llama3"} | {k: v for k, v in llama3.items() if k != "rope_type"}})
@@ -197,8 +215,8 @@ def test_rope_keys_of_both_eras_mean_the_same():
 
 
 def test_a_table_of_frequencies_that_is_not_llama3s_is_refused(tmp_path):
-    made = make("llama", rope_parameters=LLAMA3 | {"original_max_position_embeddings": 16})  # llama.cpp would use it; its parameters are not 8192, 1, 4
-    with pytest.raises(ValueError, match="rope_freqs.*not computed here"):
+    made = make("llama", rope_parameters=LLAMA3 | {"original_max_position_embeddings": 16})
+    with pytest.raises(ValueError, match=r"rope_freqs.*not computed here"):
         open_gguf(write_gguf(made, tmp_path / "m.gguf"))
 
 
@@ -228,7 +246,7 @@ def test_a_stored_head_wins_and_a_missing_one_is_the_embedding(tied, stored, tmp
 
 def test_an_untied_head_that_is_missing_is_an_error(tmp_path):  # L2
     folder_with(tmp_path, tied=False, stored=False)
-    with pytest.raises(ValueError, match="missing: lm_head.weight$"):
+    with pytest.raises(ValueError, match=r"missing: lm_head.weight$"):
         open_folder(tmp_path)
 
 
@@ -276,7 +294,7 @@ def test_buffers_that_repeat_the_config_are_ignored(tmp_path):
 def test_a_gguf_with_a_renamed_tensor_is_refused(tmp_path):
     path = write_gguf(make("qwen2"), tmp_path / "m.gguf")
     path.write_bytes(path.read_bytes().replace(b"blk.0.attn_q.bias", b"blk.0.attn_x.bias"))
-    with pytest.raises(ValueError, match="missing: blk.0.attn_q.bias; unexpected: blk.0.attn_x.bias$"):
+    with pytest.raises(ValueError, match=r"missing: blk.0.attn_q.bias; unexpected: blk.0.attn_x.bias$"):
         open_gguf(path)
 
 
@@ -364,14 +382,14 @@ def test_a_gguf_of_another_version(version, whole, tmp_path):
 
 def test_a_damaged_header_is_a_valueerror_or_harmless(whole, tmp_path):
     path, random, refused = tmp_path / "m.gguf", np.random.default_rng(5), 0
-    for at, byte in zip(random.integers(4, 2400, 1500), random.integers(0, 256, 1500), strict=True):
+    for at, byte in zip(random.integers(4, 2400, 600), random.integers(0, 256, 600), strict=True):
         path.write_bytes(whole[:at] + bytes([byte]) + whole[at + 1 :])
         try:
             open_gguf(path)
         except ValueError as error:
             refused += 1
             assert "m.gguf" in str(error)
-    assert refused > 500
+    assert refused > 200
 
 
 # Arithmetic that is not ours is refused by name
@@ -407,6 +425,18 @@ def test_config_json_with_other_arithmetic(change, match):
         read_config({"model_type": "llama", **SIZES} | change)
 
 
+def test_a_published_config_json():  # SmolLM2-135M's, whole
+    said = json.loads(
+        """{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+        "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.041666666666666664, "intermediate_size": 1536, "is_llama_config": true,
+        "max_position_embeddings": 8192, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30,
+        "num_key_value_heads": 3, "pad_token_id": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_interleaved": false, "rope_scaling": null,
+        "rope_theta": 100000, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers.js_config": {"kv_cache_dtype": {}},
+        "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 49152}"""
+    )
+    assert read_config(said) == preset("smollm2-135m")
+
+
 def test_config_json_that_lacks_a_size():
     with pytest.raises(ValueError, match="lacks hidden_size"):
         read_config({"model_type": "llama", **{k: v for k, v in SIZES.items() if k != "hidden_size"}})
@@ -427,10 +457,10 @@ def test_windows_as_each_family_means_them(change, window):
     assert read_config({**SIZES, **change}).window == window
 
 
-@pytest.mark.parametrize(("configuration", "family"), [(LlamaConfig, "llama"), (MistralConfig, "mistral"), (Qwen2Config, "qwen2"), (Qwen3Config, "qwen3")])
-def test_a_silent_config_means_what_transformers_takes_it_for(configuration, family):
+@pytest.mark.parametrize("configuration", [LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config])
+def test_a_silent_config_means_what_transformers_takes_it_for(configuration):
     few = {"vocab_size": 61, "hidden_size": 256, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 32}
-    ours, theirs = read_config({"model_type": family, **few}), configuration(**few)
+    ours, theirs = read_config({"model_type": configuration.model_type, **few}), configuration(**few)
     assert ours.n_kv_heads == theirs.num_key_value_heads
     assert ours.d_head == getattr(theirs, "head_dim", None) or 256 // 32
     assert (ours.context, ours.norm_eps, ours.tied) == (theirs.max_position_embeddings, theirs.rms_norm_eps, theirs.tie_word_embeddings)

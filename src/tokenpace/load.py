@@ -41,9 +41,9 @@ class Lm:
 def load(name: str | Path, device: str = "auto", dtype: str | torch.dtype = "auto", quantize: None = None) -> Lm:
     """A model by `name`: one of the registry, `hf:OWNER/NAME`, `shape:NAME` (random weights), a .gguf file, or a folder with config.json.
 
-    device: "auto" is CUDA where there is one, otherwise the CPU. dtype: "auto" is bfloat16 where the device multiplies it natively, otherwise float32:
-    a decode step costs the bytes it reads, so half the bytes is half the time (SmolLM2-135M: 269 MB instead of 538 MB a token), while an emulated
-    bfloat16 would be slower than what it saves. Ask for "float32" where exact equality counts. quantize: None is all there is yet.
+    device: "auto" is CUDA where there is one, otherwise the CPU. dtype: "auto" is bfloat16 where the device multiplies it natively, otherwise
+    float32: a decode step costs the bytes it reads, so half the bytes is half the time (SmolLM2-135M: 269 MB instead of 538 MB a token), while an
+    emulated bfloat16 loses more than it saves. Ask for "float32" where exact equality counts. quantize: None is all there is yet.
 
     `card` says source, licence, sha256 (registry models), dtype, parameters and bytes.
 
@@ -52,7 +52,7 @@ def load(name: str | Path, device: str = "auto", dtype: str | torch.dtype = "aut
 
     >>> lm = load("shape:15m", device="cpu", dtype="float32")
     >>> lm.card["parameters"], lm.model(torch.tensor([[1, 2, 3]])).shape
-    (15187104, torch.Size([1, 3, 32000]))
+    (15191712, torch.Size([1, 3, 32000]))
     """
     if quantize is not None:
         raise ValueError(f"quantize={quantize!r}: there are no quantised formats yet; leave it at None")

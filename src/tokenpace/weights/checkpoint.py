@@ -33,7 +33,8 @@ NAMES = Names(
     ignored=("rotary_emb.inv_freq",),
 )
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model*.safetensors", "model*.index.json"]
+FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
+FILES += ["model*.safetensors", "model*.index.json"]
 
 
 class Shards:
@@ -92,7 +93,8 @@ def open_folder(path: str | Path, source: str | None = None) -> Source:
     """
     folder = Path(path)
     if not (folder / "config.json").exists():
-        raise FileNotFoundError(f"{folder} holds no config.json: expected a folder with config.json, *.safetensors and tokenizer.json, or one .gguf file")
+        expected = "a folder with config.json, *.safetensors and tokenizer.json, or one .gguf file"
+        raise FileNotFoundError(f"{folder} holds no config.json: expected {expected}")
     config = read_config(read_json(folder / "config.json"), where=str(folder / "config.json"))
     shards = _weights(folder)
     found = Source(
@@ -121,7 +123,7 @@ def open_hub(repository: str) -> Source:
         raise ValueError(f"hf:{repository} is not a model's name: {error}") from error
     except (OSError, ValueError, RuntimeError) as error:  # every network and permission error of the hub is one of these
         raise OSError(
-            f"could not fetch hf:{repository} through huggingface_hub: {str(error).splitlines()[0]}. Check the name, the network and, for a gated model, "
-            "your login; meanwhile a random-weight model such as shape:smollm2-135m serves the latency figures"
+            f"could not fetch hf:{repository} through huggingface_hub: {str(error).splitlines()[0]}. Check the name, the network and, "
+            "for a gated model, your login; meanwhile a random-weight model such as shape:smollm2-135m serves the latency figures"
         ) from error
     return open_folder(folder, source=f"hf:{repository}")

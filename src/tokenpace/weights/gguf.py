@@ -122,7 +122,8 @@ def read(path: str | Path) -> File:
             if first + _bytes(shape, kind) > len(buffer):
                 raise EOFError
     except EOFError:
-        raise ValueError(f"{path} ends too early: {len(buffer):,} bytes are less than its header speaks of; was its download cut off? Get it again") from None
+        short = f"{len(buffer):,} bytes are less than its header speaks of"
+        raise ValueError(f"{path} ends too early: {short}; was its download cut off? Get it again") from None
     except (KeyError, ValueError, OverflowError, MemoryError, ZeroDivisionError) as error:
         raise ValueError(f"{path} is damaged or of an unknown kind of GGUF: {error}; get it again") from error
     return File(path, buffer, metadata, tensors)
@@ -180,10 +181,12 @@ def _decimal(stored: float) -> float:
 
 # Everything else that the header of a llama, qwen2 or qwen3 model may say under its architecture's name.
 _READ = {  # above
-    "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length", "block_count", "feed_forward_length", "context_length",
-    "vocab_size", "attention.layer_norm_rms_epsilon", "rope.freq_base", "attention.sliding_window", "attention.causal",
+    "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length", "block_count", "feed_forward_length",
+    "context_length", "vocab_size", "attention.layer_norm_rms_epsilon", "rope.freq_base", "attention.sliding_window", "attention.causal",
 }
-_SCALING = {"rope.scaling.type", "rope.scaling.factor", "rope.scale_linear", "rope.scaling.original_context_length", "rope.scaling.finetuned"}  # below
+_SCALING = {  # below
+    "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear", "rope.scaling.original_context_length", "rope.scaling.finetuned",
+}
 _FIXED = {"expert_count": 0, "expert_used_count": 0, "rope.scaling.attn_factor": 1.0}  # the only value whose arithmetic is ours
 
 
@@ -198,13 +201,13 @@ def _refuse(own: dict, d_head: int) -> None:
 
 
 def _scaling(file: File, own: dict, d_head: int) -> RopeScaling | None:
-    """Llama 3's scaling: a GGUF keeps it as a table of what each frequency is divided by, so its parameters are found and then proven on the table."""
+    """Llama 3's scaling. A GGUF keeps it as a table of what each frequency is divided by: the parameters are found, then proven on the table."""
     kind, factor = own.get("rope.scaling.type", "none"), own.get("rope.scaling.factor", own.get("rope.scale_linear", 1.0))
     if kind not in ("none", "llama3") and (kind, factor) != ("linear", 1.0):
         raise ValueError(f"the rope scaling {kind!r} (factor {factor}) is not computed here; known are none and llama3's")
     if "rope_freqs.weight" not in file.tensors:
         if kind == "llama3":
-            raise ValueError(f"rope scaling llama3 is announced, but its table rope_freqs.weight is missing")
+            raise ValueError("rope scaling llama3 is announced, but its table rope_freqs.weight is missing")
         return None
     table = file.dequantise("rope_freqs.weight").double()
     if bool((table == 1).all()):
@@ -213,7 +216,7 @@ def _scaling(file: File, own: dict, d_head: int) -> RopeScaling | None:
     wavelength = 2 * pi * own.get("rope.freq_base", 10_000.0) ** (torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
     smooth = ((scaling.original_context / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
     if table.shape != smooth.shape or not torch.allclose(table, 1 / ((1 - smooth) / scaling.factor + smooth), rtol=1e-4):
-        raise ValueError(f"its rope_freqs.weight is not the table of any Llama 3 model; this rope scaling is not computed here")
+        raise ValueError("its rope_freqs.weight is not the table of any Llama 3 model; this rope scaling is not computed here")
     return scaling
 
 

@@ -40,6 +40,7 @@ _FIXED: dict[str, tuple] = {
     "hidden_act": ("silu", "swish"),
     "partial_rotary_factor": (1, None),
     "rope_interleaved": (False, None),
+    "use_mrope": (False, None),
     "quantization_config": (None,),
     "auto_map": (None,),  # names Python files to be run
     "is_decoder": (True, False, None),
@@ -72,6 +73,13 @@ def read_config(numbers: dict[str, Any], where: str = "config.json") -> ModelCon
     """The ModelConfig that a parsed config.json describes.
 
     ValueError for a family, key or value whose arithmetic is not this package's, by name. `tied` is what the flag says; what is stored decides later.
+
+    >>> sizes = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    >>> read_config({"model_type": "llama", **sizes}).d_head
+    8
+    >>> read_config({"model_type": "llama", "hidden_act": "gelu", **sizes})
+    Traceback (most recent call last):
+    ValueError: config.json: hidden_act = 'gelu' changes the arithmetic; only silu is computed here
     """
     try:
         return _describe(numbers)

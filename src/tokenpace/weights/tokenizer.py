@@ -73,7 +73,8 @@ class Tokenizer:
             return _byte_level
         if "Metaspace" in kinds or {"Replace", "ByteFallback"} <= kinds:
             return _sentencepiece
-        raise ValueError(f"this tokenizer joins its tokens in a way not known here ({', '.join(sorted(kinds))}); known are ByteLevel and SentencePiece's")
+        ways = ", ".join(sorted(kinds))
+        raise ValueError(f"this tokenizer joins its tokens in a way not known here ({ways}); known are ByteLevel and SentencePiece's")
 
     @cached_property
     def size(self) -> int:
@@ -115,7 +116,7 @@ class Tokenizer:
     def chat(self, messages: list[dict[str, str]]) -> str:
         """Messages ({"role": …, "content": …}) in the model's own format, up to where its answer begins. Encode it like any text.
 
-        Templates come with checkpoints, so they are programs of strangers: they run in jinja2's sandbox. ValueError if there is no template, or it refuses.
+        Templates come with checkpoints, so they are programs of strangers: they run in jinja2's sandbox. ValueError if there is none, or it refuses.
         """
         if self.template is None:
             raise ValueError("this model has no chat template (a base model continues text): give it a plain prompt")
@@ -125,7 +126,8 @@ class Tokenizer:
             template = _sandbox().from_string(self.template)
             return template.render(messages=messages, add_generation_prompt=True, tools=None, documents=None, **self.names)
         except (jinja2.TemplateError, TypeError, KeyError) as error:
-            raise ValueError(f"the model's chat template does not take these messages: {error}; expected a list of {{'role': …, 'content': …}}") from error
+            form = "a list of {'role': …, 'content': …}"
+            raise ValueError(f"the model's chat template does not take these messages: {error}; expected {form}") from error
 
 
 class Detokenizer:

@@ -126,8 +126,9 @@ def _bpe(tokens: list[str], said: Mapping[str, Any], where: str) -> tokenizers.T
 def _spm(tokens: list[str], said: Mapping[str, Any], where: str) -> tokenizers.Tokenizer:
     """SentencePiece BPE: no merges, but a score for each token. Whatever two tokens join to a third may merge, the best-scored result first."""
     scores, ids = said["scores"], {token: id for id, token in enumerate(tokens)}
-    pairs = [(-scores[id], id, token[:i], token[i:]) for token, id in ids.items() for i in range(1, len(token)) if token[:i] in ids and token[i:] in ids]
-    merges = [(left, right) for _, _, left, right in sorted(pairs, key=lambda pair: pair[:2])]
+    cuts = ((token, token[:i], token[i:]) for token in ids for i in range(1, len(token)))
+    pairs = [(-scores[ids[token]], ids[token], left, right) for token, left, right in cuts if left in ids and right in ids]
+    merges = [(left, right) for *_, left, right in sorted(pairs, key=lambda pair: pair[:2])]
     unknown = tokens[said.get("unknown_token_id", 0)]
     backend = tokenizers.Tokenizer(BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = [normalizers.Prepend("▁")] if said.get("add_space_prefix", True) else []
