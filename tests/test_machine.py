@@ -280,7 +280,7 @@ def test_limits_of_other_machines():
 def test_a_gpu_is_held_to_its_data_sheet_and_not_to_its_cache():
     gpu = HERE | {"device": "cuda", "name": "NVIDIA H100 80GB HBM3", "last_level_cache": {"bytes": 50 * MB, "source": "driver"}}
     size = 800 * MB
-    slow_cache = samples(read(MB, None), MB / 0.1e12)  # a launch takes longer than the read
+    slow_cache = samples(read(MB, None), *[MB / 0.1e12] * 9)  # a launch takes longer than the read
     roof = fold(gpu, slow_cache + samples(read(size, None), size / 3.0e12, size / 3.1e12, size / 5e12))
     assert sorted(size / s for s in roof.read.seconds) == pytest.approx([3.0e12, 3.1e12])
     assert limit(multiply(dtype="bfloat16", threads=None), gpu) == pytest.approx(1.1 * 989.5e12)

@@ -79,7 +79,7 @@ def probing(prepared: list[Load], budget: float, sync: Callable[[], None], now: 
 
 
 def _seconds(load: Load, times: int, sync: Callable[[], None], now: Callable[[], float]) -> float:
-    """Seconds of doing it once. One run before is not counted: after another task's turn the caches are cold and the threads asleep."""
+    """Seconds of doing it once. One run before is not counted: the first may compile, and after another task's turn the caches are cold."""
     load.run(1)
     sync()
     start = now()
@@ -89,11 +89,10 @@ def _seconds(load: Load, times: int, sync: Callable[[], None], now: Callable[[],
 
 
 def _often_enough(load: Load, sync: Callable[[], None], now: Callable[[], float]) -> int:
-    """How often in a row makes a sample. The very first run, which may compile or initialise, is left out of it.
+    """How often in a row makes a sample.
 
     At least ENOUGH seconds, and so often that more work takes more time: on a busy machine even an empty run lasts as long as its wait for a core.
     """
-    load.run(1)
     times, took = 1, _seconds(load, 1, sync, now)
     while took < PLENTY and times < MOST:
         more = min(MOST, max(2 * times, min(ceil(times * ENOUGH / took), 16 * times) if took > 0 else 0))
