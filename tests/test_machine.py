@@ -384,6 +384,13 @@ def test_the_buffer_fits_the_memory(free, expected, monkeypatch):
     assert large() == expected
 
 
+def test_the_buffer_of_a_server_is_no_larger_than_it_must(monkeypatch):
+    monkeypatch.setattr(probe_module, "ram", lambda: (1 << 40, 1 << 39))
+    for cache, expected in ((384 * MB, 4 << 30), (1152 * MB, 4 * 1152 * MB)):
+        monkeypatch.setattr(probe_module, "last_level_cache", lambda device, cache=cache: (cache, "system"))
+        assert large() == expected
+
+
 def test_no_room_for_a_buffer_past_the_cache(monkeypatch):
     monkeypatch.setattr(probe_module, "last_level_cache", lambda device: (32 * MB, "system"))
     monkeypatch.setattr(probe_module, "ram", lambda: (64 << 30, 200 * MB))

@@ -123,7 +123,7 @@ def loads(device: str = "cpu") -> list[Load]:
 
 
 def large(device: str = "cpu") -> int:
-    """Bytes of a buffer that a read must fetch from memory: LARGE times the last-level cache if an eighth of what is free allows it."""
+    """Bytes of a buffer that a read must fetch from memory: LARGE times the last-level cache if an eighth of what is free and 4 GiB allow it."""
     import torch
 
     cache_size, _ = last_level_cache(device)
@@ -132,7 +132,7 @@ def large(device: str = "cpu") -> int:
     if least > free // 2:
         needed = f"reading past a {cache_size / 1e6:.0f} MB cache takes a buffer of {least / 1e6:.0f} MB"
         raise MemoryError(f"{needed}, and {free / 1e6:.0f} MB are free: close something")
-    return max(least, min(LARGE * cache_size, free // 8)) // 4096 * 4096
+    return max(least, min(LARGE * cache_size, free // 8, 4 << 30)) // 4096 * 4096
 
 
 def _buffer(device: str):
