@@ -59,7 +59,7 @@ class Request:
     error: Exception | None = None  # what ended it, if `finish` says error
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """A request while it runs. What it asked may take several passes: `sent` says how far it has come."""
 
