@@ -1,4 +1,5 @@
 """Percent source → notebook: read back by nbformat (which did not write it), the same bytes twice, every rule broken once."""
+
 import importlib.util
 import json
 from pathlib import Path
@@ -13,7 +14,7 @@ spec = importlib.util.spec_from_file_location("course_build", ROOT / "course" / 
 build = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(build)
 
-SOURCE = '''# %% [markdown]
+SOURCE = """# %% [markdown]
 # # One token
 #
 # Why *not* more? It can't, see $p(x)$.
@@ -33,7 +34,7 @@ print("  two")
 # %%
 # a comment stays
 x = 1  # %% not a marker
-'''
+"""
 
 
 def book(source=SOURCE):
@@ -142,7 +143,12 @@ def test_each_rule_is_enforced(cell, says):
         code("x = 'a%b' % 3\nwhat = '?'"),
         code("print(1)", ["nbval-check-output"], outputs=OUT, execution_count=1),
         code("1/0", ["raises-exception", "nbval-check-output"], outputs=OUT, execution_count=1),
-        {"cell_type": "markdown", "id": "m1", "metadata": {}, "source": "Unit 01, two bars, 8 minutes, Pope et al. 2022, eq. 3, a `12 ms` quoted, 4 tokens."},
+        {
+            "cell_type": "markdown",
+            "id": "m1",
+            "metadata": {},
+            "source": "Unit 01, two bars, 8 minutes, Pope et al. 2022, eq. 3, a `12 ms` quoted, 4 tokens.",
+        },
     ],
 )
 def test_what_is_allowed(cell):

@@ -4,27 +4,28 @@ import base64
 import io
 import subprocess
 import sys
-from functools import partial
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
+from pathlib import Path
 
 import pytest
 from matplotlib import image, rcParams
 
 from tokenpace.config import ModelConfig
 from tokenpace.measure.clock import Stamped, timed
-from tokenpace.measure.cost import Device
+from tokenpace.measure.cost import Device, step_cost
 from tokenpace.measure.ledger import Ledger, entry
 from tokenpace.measure.roof import Band
 from tokenpace.run import Row, Step
 from tokenpace.show import ledgers, live, plots
-from tokenpace.measure.cost import step_cost
-from tokenpace.show.live import Screen, verdict, watch
+from tokenpace.show.live import verdict, watch
 from tokenpace.show.plots import present, printable
 from tokenpace.show.race import Race
 
 CONFIG = ModelConfig(vocab_size=1000, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_head=16, d_ff=128)
 PRICE = partial(step_cost, CONFIG, number=2)
+price = partial(step_cost, CONFIG, number=2)
 HERE = Device("here", bandwidth=1e9, flops=1e9)
 P, N = 5, 4
 SCORE = Step((Row(0, "verify", P, N),))
@@ -226,7 +227,7 @@ def test_outside_a_notebook_the_sentence_is_printed_and_the_figure_returned(caps
 def test_a_real_kernel_gets_one_picture(tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     lines = "from tokenpace.show.live import watch\nfrom test_show import Count\nshown = watch(Count(3), {'a': range(3)})"
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"import sys; sys.path.insert(0, {str(__import__('pathlib').Path(__file__).parent)!r})\n{lines}")])
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n{lines}")])
     nbclient.NotebookClient(book, kernel_name="python3", timeout=60).execute()
     first, second = book.cells[0].outputs
     assert first.data["text/plain"] == "There are 3." == first.metadata["image/png"]["alt"] and first.data["image/png"]
@@ -241,7 +242,11 @@ def test_a_roof_that_moved_by_more_than_a_fifth_gives_no_verdict(outputs, after,
     view, roofs = Count(), iter([[1e9] * 3, [after] * 3])
     shown = watch(view, {"a": range(2)}, roof=lambda: next(roofs))
     assert view.judged is shown.band and shown.band.steady is steady
-    assert verdict(shown.band, "As predicted.") == "As predicted." if steady else verdict(shown.band, "As predicted.").startswith("No verdict: the roof moved")
+    assert (
+        verdict(shown.band, "As predicted.") == "As predicted."
+        if steady
+        else verdict(shown.band, "As predicted.").startswith("No verdict: the roof moved")
+    )
     assert shown.roof == {"before": (1e9,) * 3, "after": (after,) * 3}
 
 
@@ -262,7 +267,10 @@ def raced(guess=None, roofs=None, device=HERE, prompt=True, words="abcdefghijklm
 def test_bars_are_the_seconds_after_the_prompt():
     view, shown = raced()
     assert [bar.get_width() for bar in view.bars] == [0.5, 2.5] and view.ratio == pytest.approx(5)
-    assert "Writing 4 tokens took 2.50 s in 4 passes; scoring 4 took 500 ms in 1: writing takes 5 times as long per token (no prediction)" in shown.sentence
+    assert (
+        "Writing 4 tokens took 2.50 s in 4 passes; scoring 4 took 500 ms in 1: writing takes 5 times as long per token (no prediction)"
+        in shown.sentence
+    )
     assert [t.prefill for t in view.tallies.values()] == [7.0, 7.0]
 
 
@@ -363,7 +371,7 @@ def test_all_type_is_ten_points_or_more(size):
     before = rcParams["font.size"]
     try:
         present(size)
-        view, shown = raced(guess=3)
+        _view, shown = raced(guess=3)
         assert min(t.get_fontsize() for t in texts(shown.figure)) >= size - 1 >= 10
     finally:
         rcParams["font.size"] = before
@@ -386,12 +394,14 @@ def test_the_ground_is_white():
 
 
 def test_nothing_outside_show_draws():
-    code = "import sys, tokenpace, tokenpace.generate, tokenpace.measure.ledger, tokenpace.measure.probe, tokenpace.show\nprint([m for m in ('matplotlib', 'ipywidgets', 'IPython') if m in sys.modules])"
+    names = "tokenpace, tokenpace.generate, tokenpace.measure.ledger, tokenpace.measure.probe, tokenpace.show"
+    code = f"import sys, {names}\nprint([m for m in ('matplotlib', 'ipywidgets', 'IPython') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
 def test_show_never_uses_pyplot():
-    code = "import sys, tokenpace.show.race, tokenpace.show.ledgers, tokenpace.show.lesson, tokenpace.show.controls\nprint('matplotlib.pyplot' in sys.modules, 'ipywidgets' in sys.modules)"
+    names = ", ".join(f"tokenpace.show.{p.stem}" for p in Path(plots.__file__).parent.glob("[a-z]*.py"))
+    code = f"import sys, {names}\nprint('matplotlib.pyplot' in sys.modules, 'ipywidgets' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False False"
 
 
@@ -434,7 +444,11 @@ def test_tokens_per_pass_divide_the_cost():
 
 @pytest.mark.parametrize(
     "more, why",
-    [({"cache": by_hand() / 3.9}, "less than 4 times"), ({"band": None}, "not probed"), ({"band": Band(1e9, 2e9, False)}, "moved between 1 and 2 GB/s")],
+    [
+        ({"cache": by_hand() / 3.9}, "less than 4 times"),
+        ({"band": None}, "not probed"),
+        ({"band": Band(1e9, 2e9, False)}, "moved between 1 and 2 GB/s"),
+    ],
 )
 def test_no_mbu_where_it_would_mean_nothing(more, why):
     e = row(**more)

@@ -21,12 +21,13 @@ from tokenpace.show import controls, ledgers, lesson, race
 from tokenpace.show.live import watch
 
 unit = lesson.start("01")
-unit
+print(unit)
 
 # %% [markdown]
 # ## Watch it
 #
-# The model is SmolLM2-135M-Instruct, a small one, and everything below is true of large ones too. It doesn't see text but *tokens*: pieces of words, each a number.
+# The model is SmolLM2-135M-Instruct, a small one, and everything below is true of large ones too. It doesn't see text but *tokens*: pieces of
+# words, each a number.
 #
 # A **pass** is one run through the model. Below, every line is one pass. In the first, the *prefill*, the model gets the whole prompt.
 # After that, each pass is fed one token, the one that the pass before it made, and makes the next.
@@ -82,16 +83,20 @@ controls.button("Race again", race.race, unit, PROMPT, given, guess, screen=show
 #
 # ### A text's probability is a product, and its factors need one another
 #
-# What a language model computes is one conditional probability: given all tokens so far, how likely is each token as the next? A whole text's probability is the product of those
+# What a language model computes is one conditional probability: given all tokens so far, how likely is each token as the next? A whole text's
+# probability is the product of those
 # (this is the chain rule of probability, no approximation):
 #
 # $$P(x_1 \ldots x_n) = P(x_1)\,P(x_2 \mid x_1)\,P(x_3 \mid x_1 x_2) \cdots P(x_n \mid x_1 \ldots x_{n-1})$$
 #
-# When the text is *given*, everything to the right of each bar is known, so all factors can be computed side by side, in one pass. When it is being *written*, $x_2$ has to be drawn before
-# the third factor means anything. Below is the logarithm of the same product, once added up from as many passes as there are tokens, once from a single pass.
+# When the text is *given*, everything to the right of each bar is known, so all factors can be computed side by side, in one pass. When it is
+# being *written*, $x_2$ has to be drawn before
+# the third factor means anything. Below is the logarithm of the same product, once added up from as many passes as there are tokens, once
+# from a single pass.
 
 # %%
-told = [step for step, _ in unit.run("told", PROMPT, decoder=score(given), max_new_tokens=n + 1, min_new_tokens=n + 1, logprobs=True)]
+length = {"max_new_tokens": n + 1, "min_new_tokens": n + 1}
+told = [step for step, _ in unit.run("told", PROMPT, decoder=score(given), logprobs=True, **length)]
 written, scored = ([p for step in steps for row in step.rows for p in row.logprobs] for steps in (first, told))
 print(f"written in {len(first):3} passes: log P = {sum(written):8.2f}")
 print(f"scored  in {len(told):3} passes: log P = {sum(scored):8.2f}")
@@ -103,7 +108,7 @@ print(f"scored  in {len(told):3} passes: log P = {sum(scored):8.2f}")
 
 # %%
 swapped = [*given[:4], given[4] + 1, *given[5:]]
-other = [step for step, _ in unit.run("swapped", PROMPT, decoder=score(swapped), max_new_tokens=n + 1, min_new_tokens=n + 1, logprobs=True)]
+other = [step for step, _ in unit.run("swapped", PROMPT, decoder=score(swapped), logprobs=True, **length)]
 changed = [a != b for a, b in zip(scored, (p for step in other for row in step.rows for p in row.logprobs))]
 print(f"token 5 was {unit.decode([given[4]])!r}, is {unit.decode([swapped[4]])!r}")
 print(f"before it, {sum(changed[:4])} of 4 probabilities changed; after it, {sum(changed[5:])} of {len(changed[5:])}")
@@ -113,7 +118,8 @@ print(f"before it, {sum(changed[:4])} of 4 probabilities changed; after it, {sum
 #
 # ### The floor is the number of passes
 #
-# So there are as many passes as there are tokens, and each has a cost. What would help: a machine that computes infinitely fast, or one that reads memory infinitely fast?
+# So there are as many passes as there are tokens, and each has a cost. What would help: a machine that computes infinitely fast, or one that
+# reads memory infinitely fast?
 # You have neither, but a prediction doesn't need the machine. The steps are the same; only the clock is another.
 
 # %%
@@ -121,13 +127,17 @@ fast_math, fast_memory = replace(unit.device, flops=math.inf), replace(unit.devi
 for lane, points in shown.points.items():
     steps = [step for step, _ in points if step.rows[0].phase != "prefill"]
     clocks = [sum(unit.price(step).seconds(d) for step in steps) for d in (unit.device, fast_math, fast_memory)]
-    print(f"{lane:6} {len(steps):3} passes: predicted {clocks[0]:.3f} s, with infinitely fast arithmetic {clocks[1]:.3f} s, with infinitely fast memory {clocks[2]:.3f} s")
+    print(f"{lane}: {len(steps)} passes, predicted {clocks[0]:.3f} s")
+    print(f"    with infinitely fast arithmetic {clocks[1]:.3f} s, with infinitely fast memory {clocks[2]:.3f} s")
 
 # %% [markdown]
-# Compare the two lines. Scoring waits for arithmetic, so fast arithmetic cures it. Writing waits for memory: infinitely many multiplications a second would buy it nothing,
-# for every one of its passes still has to fetch all weights. Hence the dotted line in the figure: **a floor that no arithmetic removes, set by the number of passes.**
+# Compare the two lines. Scoring waits for arithmetic, so fast arithmetic cures it. Writing waits for memory: infinitely many multiplications
+# a second would buy it nothing,
+# for every one of its passes still has to fetch all weights. Hence the dotted line in the figure: **a floor that no arithmetic removes, set
+# by the number of passes.**
 #
-# Is it really memory, or does it only look like it? A prediction that fits is not a proof. The proof is an intervention: change what is claimed to bind, and nothing else.
+# Is it really memory, or does it only look like it? A prediction that fits is not a proof. The proof is an intervention: change what is
+# claimed to bind, and nothing else.
 # Unit 04 does so, by stealing bandwidth from a running model.
 #
 # ### Latency is linear in the length of the output
@@ -142,51 +152,63 @@ print(f"median pass of the first half {1e3 * halves[0]:.2f} ms, of the second ha
 # %% [markdown]
 # ### Two factors
 #
-# Why is inference slow? Two causes are named again and again (Pope et al. 2022, *Efficiently Scaling Transformer Inference*; Weng 2023, *Large Transformer Model Inference Optimization*):
-# **low parallelism**, for tokens come one after another, and **memory traffic**, for weights and cached values have to be fetched for every one. They are the two terms of one equation,
+# Why is inference slow? Two causes are named again and again (Pope et al. 2022, *Efficiently Scaling Transformer Inference*; Weng 2023,
+# *Large Transformer Model Inference Optimization*):
+# **low parallelism**, for tokens come one after another, and **memory traffic**, for weights and cached values have to be fetched for every
+# one. They are the two terms of one equation,
 # and that equation is the spine of this course:
 #
 # $$\text{pace}\;\left[\frac{\text{seconds}}{\text{token}}\right] \;=\; \frac{\text{cost of a pass}}{\text{tokens kept per pass}}$$
 #
-# Everything ever done about slow decoding moves one of the two. A cache, fewer bits, a better kernel make a pass cheaper. Guessing ahead or writing several places at once keep more tokens
+# Everything ever done about slow decoding moves one of the two. A cache, fewer bits, a better kernel make a pass cheaper. Guessing ahead or
+# writing several places at once keep more tokens
 # from each. Batching shares a pass among readers.
 #
 # ## Break it
 #
-# *Latency is linear* can't be the whole truth. A pass also reads what the model remembers of every token before it, its keys and values. For a short text that is little beside the weights.
+# *Latency is linear* can't be the whole truth. A pass also reads what the model remembers of every token before it, its keys and values. For
+# a short text that is little beside the weights.
 # When does it stop being little? Nothing has to be measured to know that.
 
 # %%
 for context in (100, 1_000, unit.config.context, 100_000):
     cost = tp.cost(unit.config, [(context, 1)], unit.number)
-    note = "" if context <= unit.config.context else "  (if the model could remember so much)"
-    print(f"after {context:7,} tokens: weights {cost.weight_bytes / 1e6:5.0f} MB, keys and values {cost.kv_read / 1e6:6.0f} MB, predicted {1e3 * cost.seconds(unit.device):5.1f} ms a token{note}")
+    note = "" if context <= unit.config.context else " (if it could remember so much)"
+    told = f"weights {cost.weight_bytes / 1e6:.0f} MB, keys and values {cost.kv_read / 1e6:6.0f} MB"
+    print(f"after {context:7,} tokens: {told}, predicted {1e3 * cost.seconds(unit.device):5.1f} ms a token{note}")
 
 # %% [markdown]
 # So the line bends upwards, late for a short text and early for a long one. Unit 05 is about that.
 #
-# **For eight minutes, in class or alone.** This machine's ratio of writing to scoring is not the one that a graphics card would show (see the triangle in the figure).
-# Which two figures of a machine decide it? Find them in the cell with the three clocks, then say what they would have to be for the two bars to be equally long.
+# **For eight minutes, in class or alone.** This machine's ratio of writing to scoring is not the one that a graphics card would show (see the
+# triangle in the figure).
+# Which two figures of a machine decide it? Find them in the cell with the three clocks, then say what they would have to be for the two bars
+# to be equally long.
 # <details><summary>A hint</summary>Scoring takes as long as its arithmetic; writing as long as its reading. Write both as a quotient.</details>
 #
 # ## The ledger
 #
-# Every unit ends with one row for each way of decoding seen so far. Today there is one: *autoregressive*, one token from each pass. **MBU** is the share of the memory's bandwidth that the
-# passes really used. It is left out, with the reason, where it would mean nothing. *Exact* asks whether the text is the one that plain decoding writes, and this *is* plain decoding.
+# Every unit ends with one row for each way of decoding seen so far. Today there is one: *autoregressive*, one token from each pass. **MBU**
+# is the share of the memory's bandwidth that the
+# passes really used. It is left out, with the reason, where it would mean nothing. *Exact* asks whether the text is the one that plain
+# decoding writes, and this *is* plain decoding.
 
 # %%
 ledger = Ledger()
-ledger.add(entry("autoregressive", shown.points["write"], unit.price, unit.device, unit.cache, shown.band, exact=True, where=unit.where))
+plain = entry("autoregressive", shown.points["write"], unit.price, unit.device, unit.cache, shown.band, True, unit.where)
+ledger.add(plain)
 
 # %%
 plane = watch(ledgers.Plane(ledger), {})
 
 # %% [markdown]
-# Up is a dearer pass, to the right are more tokens from each, and along a diagonal the pace is the same. Every later unit is a way to move that dot: down, or to the right.
+# Up is a dearer pass, to the right are more tokens from each, and along a diagonal the pace is the same. Every later unit is a way to move
+# that dot: down, or to the right.
 #
 # ## What you know now
 #
-# - A text's probability is a product of conditionals, and a place can't be drawn before the last one is known. A *given* text needs one pass, a *new* one as many as it has tokens.
+# - A text's probability is a product of conditionals, and a place can't be drawn before the last one is known. A *given* text needs one pass,
+# a *new* one as many as it has tokens.
 # - Latency is linear in output length, and its floor is the number of passes times what one has to read. Faster arithmetic doesn't remove it.
 # - The same weights are read again for each token.
 # - Pace is the cost of a pass divided by the tokens kept from it.

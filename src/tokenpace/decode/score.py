@@ -1,7 +1,10 @@
-"""The opposite of writing: the text is there already, so one pass tells how likely each of its tokens was (teacher forcing, Williams and Zipser 1989).
+"""The opposite of writing: the text is there already, so one pass tells how likely each of its tokens was.
+
+Teacher forcing (Williams and Zipser 1989) is the name of this in training.
 
 log P(x_1 … x_n | prompt) is the sum of what each token's pass would have said, and here all of them are the same pass.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

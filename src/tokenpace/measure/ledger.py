@@ -5,6 +5,7 @@
 A row is folded from a stamped stream and a price for its passes, so a recorded run, a measured one and a predicted one all fit.
 Nothing is timed here, and a share of the bandwidth is only claimed where it means something.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -40,7 +41,13 @@ class Entry:
         return self.measured * self.tokens_per_pass
 
     def cells(self) -> tuple[str, ...]:
-        share = "–" if self.mbu is None else f"{self.mbu[0]:.0%}" if round(self.mbu[0], 2) == round(self.mbu[1], 2) else f"{self.mbu[0]:.0%} – {self.mbu[1]:.0%}"
+        share = (
+            "–"
+            if self.mbu is None
+            else f"{self.mbu[0]:.0%}"
+            if round(self.mbu[0], 2) == round(self.mbu[1], 2)
+            else f"{self.mbu[0]:.0%} – {self.mbu[1]:.0%}"
+        )
         exact = {True: "yes", False: "no", None: "not tested"}[self.exact]
         pace = (f"{1e3 * seconds:.3g} ms" for seconds in (self.predicted, self.measured))
         return (self.name, f"{self.passes:,}", f"{self.tokens_per_pass:.2f}", f"{self.pass_bytes / 1e6:,.0f} MB", *pace, share, exact)
@@ -75,13 +82,16 @@ def entry(
         raise ValueError(f"{name}: the run kept no token after its prompt, so it has no pace")
     why = _refusal(weights, cache, band)
     rates = None if why else (total.bytes / seconds / band.high, total.bytes / seconds / band.low)
-    return Entry(name, passes, tokens, total.bytes / passes, total.total_flops / passes, predicted / tokens, seconds / tokens, rates, why, exact, where)
+    return Entry(
+        name, passes, tokens, total.bytes / passes, total.total_flops / passes, predicted / tokens, seconds / tokens, rates, why, exact, where
+    )
 
 
 def _refusal(weights: float, cache: float, band: Band | None) -> str:
     """Why no share of the bandwidth is claimed; empty if it is."""
     if weights < OUTSIDE * cache:
-        return f"no MBU: {weights / 1e6:.0f} MB of weights are less than {OUTSIDE} times the {cache / 1e6:.0f} MB of last-level cache, so they may not come from memory"
+        sizes = f"{weights / 1e6:.0f} MB of weights are less than {OUTSIDE} times the {cache / 1e6:.0f} MB of last-level cache"
+        return f"no MBU: {sizes}, so they may not come from memory"
     if band is None:
         return "no MBU: the roof was not probed around this run"
     if not band.steady:

@@ -1,4 +1,5 @@
 """A button does what a line of code does. It stands beside that line, and measures into the figure that is already there."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

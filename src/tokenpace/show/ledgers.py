@@ -3,6 +3,7 @@
 Across: tokens kept per pass. Up: cost of a pass. Along a diagonal the pace is the same, so every idea of the course is an arrow:
 down (a cheaper pass), or to the right (more tokens from each).
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -32,7 +33,8 @@ class Plane:
 
     def axes(self, figure) -> None:
         self.ax = ax = figure.subplots()
-        ax.set(xscale="log", yscale="log", xlabel="tokens kept per pass", ylabel="cost of a pass [s]", title="pace = cost of a pass ÷ tokens kept per pass")
+        plots.logarithmic(ax, "", "s")
+        ax.set(xlabel="tokens kept per pass", ylabel="cost of a pass", title="pace = cost of a pass ÷ tokens kept per pass")
         ax.grid(visible=True)
 
     def draw(self) -> None:
@@ -41,7 +43,7 @@ class Plane:
             artist.remove()
         across = [e.tokens_per_pass for e in rows] or [1.0]
         up = [cost for e in rows for cost in (e.pass_seconds, e.predicted * e.tokens_per_pass)] or [1e-2]
-        left, right, low, high = min(0.5, *across) / 1.3, max(16, *across) * 1.3, min(up) / 8, max(up) * 6
+        left, right, low, high = min(0.5, *across) / 1.3, max(16, *across) * 1.3, min(up) / 8, max(up) * 8
         ax.set(xlim=(left, right), ylim=(low, high))
         self._diagonals(left, right, low, high)
         self.dots = []
@@ -67,5 +69,9 @@ class Plane:
 
     def sentence(self) -> str:
         rows = self.ledger.entries
-        told = [f"{e.name} keeps {e.tokens_per_pass:.3g} a pass of {seconds(e.pass_seconds)}: {seconds(e.measured)} a token ({seconds(e.predicted)} predicted)" for e in rows]
+        told = [
+            f"{e.name} keeps {e.tokens_per_pass:.3g} a pass of {seconds(e.pass_seconds)}: "
+            f"{seconds(e.measured)} a token ({seconds(e.predicted)} predicted)"
+            for e in rows
+        ]
         return "; ".join(told) + "." if told else "The ledger is empty."

@@ -83,7 +83,10 @@ class Lesson:
 
     def _recorded(self, name: str) -> Trace:
         if name not in self.recordings:
-            raise FileNotFoundError(f"unit {self.unit} has no recording {name!r}{nearest(name, self.recordings)}; leave COURSE_MODE=dry, or record one: python course/record.py")
+            raise FileNotFoundError(
+                f"unit {self.unit} has no recording {name!r}{nearest(name, self.recordings)}; "
+                f"leave COURSE_MODE=dry, or record one: python course/record.py {self.unit}"
+            )
         return self.recordings[name]
 
     @property
@@ -131,12 +134,10 @@ def start(unit: str, model: str = "smollm2-135m", seconds: float = 2.0) -> Lesso
     if mode() == "dry":
         return _dry(unit, model)
     from ..generate import generate
-    from ..load import load
+    from ..load import fast, load
     from ..measure.probe import probe
-    from ..model.kernels import tiled
 
-    lm = load(model)
-    tiled(lm.model)
+    lm = fast(load(model))
     generate(lm, [1] * 16, max_new_tokens=4)  # whatever is compiled or initialised at its first use, is now
     roof = probe(seconds, str(lm.device))
     return Lesson(unit, mode(), lm, lm.config, lm.dtype.itemsize, roof.machine, roof.device(lm.dtype), lm.tokenizer.decode)
@@ -145,10 +146,12 @@ def start(unit: str, model: str = "smollm2-135m", seconds: float = 2.0) -> Lesso
 def _dry(unit: str, model: str) -> Lesson:
     traces = {path.stem.split("_", 1)[1]: read(path) for path in sorted(RESULTS.glob(f"{unit}_*.jsonl")) if "." not in path.stem}
     if not traces:
-        raise FileNotFoundError(f"COURSE_MODE is dry, but course/results holds no recording of unit {unit}; record one: python course/record.py {unit}")
+        raise FileNotFoundError(
+            f"COURSE_MODE is dry, but course/results holds no recording of unit {unit}; record one: python course/record.py {unit}"
+        )
     first = next(iter(traces.values()))
     pieces = {int(id): piece for trace in traces.values() for id, piece in trace.about["pieces"].items()}
-    text = lambda ids: "".join(pieces[i] for i in ids)  # noqa: E731
+    text = lambda ids: "".join(pieces[i] for i in ids)
     return Lesson(unit, "dry", None, preset(model), first.about["number"], first.machine, Device(**first.about["device"]), text, traces)
 
 
@@ -157,7 +160,12 @@ def record(lesson: Lesson, roof: dict[str, tuple[float, ...]], folder: Path = RE
     written = []
     for name, stamped in lesson.runs.items():
         tokens = {token for step, _ in stamped for row in step.rows for _, token, _ in row.writes if token is not None}
-        about = {"unit": lesson.unit, "number": lesson.number, "device": asdict(lesson.device), "pieces": {t: lesson.decode([t]) for t in sorted(tokens)}}
+        about = {
+            "unit": lesson.unit,
+            "number": lesson.number,
+            "device": asdict(lesson.device),
+            "pieces": {t: lesson.decode([t]) for t in sorted(tokens)},
+        }
         path = folder / f"{lesson.unit}_{name}{'.' * bool(label)}{label}.jsonl"
         write(path, stamped, lesson.machine, roof, **about)
         written.append(path)

@@ -6,6 +6,7 @@ the picture, or reads the notebook where no kernel runs, has the last frame and 
 Drawing costs time, so it is kept out of what is measured: `timed` stops its clock whenever it hands over a step, and drawing
 happens only then, at most 5 times a second and for at most a fifth of the time.
 """
+
 from __future__ import annotations
 
 import base64
@@ -61,7 +62,8 @@ def verdict(band: Band | None, says: str) -> str:
     """
     if band is None or band.steady:
         return says
-    return f"No verdict: the roof moved between {band.low / 1e9:.0f} and {band.high / 1e9:.0f} GB/s meanwhile, so another program was busy; run it again."
+    moved = f"the roof moved between {band.low / 1e9:.0f} and {band.high / 1e9:.0f} GB/s meanwhile"
+    return f"No verdict: {moved}, so another program was busy; run it again."
 
 
 class Screen:
@@ -140,7 +142,8 @@ def watch(
 ) -> Shown:
     """Measure the lanes one after another while `view` fills, within a budget of `seconds`; return what was seen.
 
-    `lanes` are iterables of points, mostly `timed(...)` steps. `roof` gives samples of the read bandwidth, before and after. An interrupt or the end of the
+    `lanes` are iterables of points, mostly `timed(...)` steps. `roof` gives samples of the read bandwidth, before and after.
+    An interrupt or the end of the
     budget ends the measurement, not the figure: what was measured stays and is drawn, and the sentence says how much that is.
     `live=False` draws the last frame only. In a notebook the figure is an output; elsewhere the sentence is printed.
     """

@@ -3,10 +3,11 @@
 A figure here is owned by whoever made it: an Agg canvas and no pyplot, whose list of "current" figures is shared by all threads
 and draws half of one when a button is pressed in the middle.
 """
+
 from __future__ import annotations
 
-from functools import cache
-from math import isfinite
+from functools import cache, partial
+from math import floor, isfinite, log10
 from typing import NamedTuple
 
 import matplotlib
@@ -14,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
 
 class Look(NamedTuple):
@@ -54,8 +55,8 @@ def style():
             "font.size": size, "axes.titlesize": size + 1, "axes.labelsize": size, "legend.fontsize": size - 1, "xtick.labelsize": size - 1,
             "ytick.labelsize": size - 1, "figure.titlesize": size + 2, "axes.titlelocation": "left", "axes.titleweight": "bold",
             "font.family": "DejaVu Sans", "text.parse_math": False, "figure.facecolor": "white", "axes.facecolor": "white", "axes.edgecolor": GREY,
-            "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#E6E6E6", "axes.axisbelow": True,
-            "lines.linewidth": 2.0, "lines.markersize": 6, "legend.frameon": False, "figure.constrained_layout.use": True,
+            "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y", "axes.axisbelow": True,
+            "grid.color": "#E6E6E6", "lines.linewidth": 2.0, "lines.markersize": 6, "legend.frameon": False, "figure.constrained_layout.use": True,
         }
     )  # fmt: skip
 
@@ -88,8 +89,23 @@ def fit(ax: Axes, xs, ys, zero: bool = True) -> None:
             set_limits(low, high + 0.06 * (high - low) if high > low else low + 1)
 
 
+def logarithmic(ax: Axes, x: str | None = None, y: str | None = None) -> None:
+    """Log scales, for those axes whose unit is given, with ticks like 10 MB, 1 GB/s: decades, and 2 and 5 where there are few decades."""
+    for axis, set_scale, unit in ((ax.xaxis, ax.set_xscale, x), (ax.yaxis, ax.set_yscale, y)):
+        if unit is not None:
+            set_scale("log")
+            show = EngFormatter(unit) if unit.strip("×") else StrMethodFormatter(f"{{x:g}} {unit}")
+            axis.set_major_formatter(show)
+            axis.set_minor_formatter(partial(_between, axis, show))
+
+
+def _between(axis, show, value: float, _) -> str:
+    low, high = axis.get_view_interval()
+    return show(value) if high < 40 * low and round(value / 10 ** floor(log10(value))) in (2, 5) else ""
+
+
 def engineering(axis, unit: str) -> None:
-    """Ticks like 10 MB, 1 GB/s, 4 ms."""
+    """Linear ticks like 4 ms."""
     axis.set_major_formatter(EngFormatter(unit))
 
 

@@ -3,6 +3,7 @@
 Both lanes multiply the same numbers. One reads the weights once, the other once per token, for the next token has to be known
 before anything can be computed from it. The figure shows what that costs: two bars racing, latency against length, bytes read.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -11,10 +12,10 @@ from itertools import accumulate
 from math import inf
 from textwrap import wrap
 
-from . import plots
-from ..measure.roof import Band
 from ..decode.score import score
+from ..measure.roof import Band
 from ..run import Row, Step
+from . import plots
 from .live import Shown, verdict, watch
 from .plots import ELSEWHERE, GREY, GUESS, MEASURED, PREDICTED, RECORDED, RIVAL, bytes_, seconds
 
@@ -110,7 +111,9 @@ class Race:
     # the picture ---------------------------------------------------------------------------------------------------
 
     def axes(self, figure) -> None:
-        self.ax = axes = figure.subplot_mosaic([["bars", "ratio"], ["latency", "odometer"], ["text", "text"]], width_ratios=[5, 4], height_ratios=[3, 5, 1.5])
+        self.ax = axes = figure.subplot_mosaic(
+            [["bars", "ratio"], ["latency", "odometer"], ["text", "text"]], width_ratios=[5, 4], height_ratios=[3, 5, 1.5]
+        )
         self._bars(axes["bars"])
         self._latency(axes["latency"])
         self._ratio(axes["ratio"])
@@ -145,15 +148,17 @@ class Race:
         self.dots = [ax.plot([], [], look.marker, color=look.color, markeredgecolor="black", markersize=9)[0] for _, look, _ in rows]
         self.figures = [ax.text(1, -i, "", va="center") for i in range(len(rows))]
         ax.set_yticks([-i for i in range(len(rows))], [name for name, _, _ in rows])
-        ax.set_xscale("log")
-        ax.xaxis.set_major_formatter("{x:g} ×")
-        ax.xaxis.set_minor_formatter("")
+        plots.logarithmic(ax, x="×")
         ax.set(title="Writing takes … times longer", ylim=(-len(rows) + 0.4, 0.6))
         ax.grid(axis="y", visible=False)
         ax.grid(axis="x", visible=True)
 
     def _ratios(self) -> list[tuple]:
-        rows = [("your prediction", GUESS, self.guess), ("measured here", MEASURED, self.ratio), ("predicted here", PREDICTED, self.predicted_ratio(self.devices()[0]))]
+        rows = [
+            ("your prediction", GUESS, self.guess),
+            ("measured here", MEASURED, self.ratio),
+            ("predicted here", PREDICTED, self.predicted_ratio(self.devices()[0])),
+        ]
         rows += [(f"{name}\nrecorded", RECORDED, _ratio_of(lanes, self.cost)) for name, lanes in self.recorded.items()]
         return rows + [(f"{device.name}\npredicted", ELSEWHERE, self.predicted_ratio(device)) for device in self.elsewhere]
 
@@ -202,7 +207,11 @@ class Race:
         lines = []
         if write.passes:
             per_pass = write.weight_bytes / len(write.passes)
-            lines += [f"{len(write.passes)} × the same {bytes_(per_pass)}", f"{bytes_(write.weight_bytes / max(words, 1))} for each of {words} words", ""]
+            lines += [
+                f"{len(write.passes)} × the same {bytes_(per_pass)}",
+                f"{bytes_(write.weight_bytes / max(words, 1))} for each of {words} words",
+                "",
+            ]
         lines += ["pace = cost of a pass ÷ tokens kept per pass"] if score.passes or write.passes else []
         for name, t in (("scored", score), ("written", write)):
             if t.passes:
@@ -215,15 +224,23 @@ class Race:
     def sentence(self) -> str:
         score, write = (self.tallies[lane] for lane in LANES)
         if not write.passes:
-            return f"Scoring {score.tokens} tokens took {seconds(score.seconds)}; nothing is written yet." if score.tokens else "Nothing is measured yet."
+            return (
+                f"Scoring {score.tokens} tokens took {seconds(score.seconds)}; nothing is written yet."
+                if score.tokens
+                else "Nothing is measured yet."
+            )
         words = len(self.text.split())
         parts = [f"Writing {write.tokens} tokens took {seconds(write.seconds)} in {len(write.passes)} passes"]
         if self.ratio:
-            parts[0] += f"; scoring {score.tokens} took {seconds(score.seconds)} in {len(score.passes)}: writing takes {self.ratio:.3g} times as long per token"
+            parts[0] += (
+                f"; scoring {score.tokens} took {seconds(score.seconds)} in {len(score.passes)}: "
+                f"writing takes {self.ratio:.3g} times as long per token"
+            )
         parts[0] += f" ({f'you said {self.guess:g}' if self.guess else 'no prediction'})."
         parts.append(f"{bytes_(write.weight_bytes)} of weights were read, {bytes_(write.weight_bytes / max(words, 1))} per word.")
         expected = [sum(self.priced("write", d)[: len(write.passes)]) for d in self.devices()]
-        says = f"Predicted from the roof: {_span(expected)}; measured is {write.seconds / min(expected, key=lambda e: abs(e - write.seconds)):.3g} times that."
+        nearest = min(expected, key=lambda e: abs(e - write.seconds))
+        says = f"Predicted from the roof: {_span(expected)}; measured is {write.seconds / nearest:.3g} times that."
         parts.append(verdict(self.band, says))
         return " ".join(parts) + (f" [{self.where}]" if self.where else "")
 
@@ -242,14 +259,13 @@ def _span(values: list[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-
 def race(unit, prompt: str, given: list[int], guess: float | None = None, seconds: float = 20, **shown) -> Shown:
     """Score `given`, a text that follows the prompt, in one pass; write as many tokens in as many passes; show both racing.
 
     `unit` is an open lesson. Returns what `watch` returns; `seconds` is the budget, `shown` goes to `watch` (live, screen).
     """
     n = len(given) - 1
-    settings = dict(max_new_tokens=n + 1, min_new_tokens=n + 1)
+    settings = {"max_new_tokens": n + 1, "min_new_tokens": n + 1}
     lanes = {"score": unit.run("score", prompt, decoder=score(given), **settings), "write": unit.run("write", prompt, **settings)}
     start = unit.length(prompt)
     plan = {"score": [Step((Row(0, "verify", start, n),))], "write": [Step((Row(0, "decode", start + i, 1),)) for i in range(n)]}
