@@ -163,6 +163,14 @@ def test_a_trace_cut_anywhere_reads_up_to_there(tmp_path):
         assert ("cut short" in trace.warning) == (not data[:size].endswith(b"\n"))
 
 
+def test_a_line_begun_after_the_end_is_dropped_and_said(tmp_path):
+    write(tmp_path / "a", DECODE, HERE)
+    with open(tmp_path / "a", "ab") as file:
+        file.write(b'{"sec')
+    trace = read(tmp_path / "a")
+    assert list(trace) == DECODE and "its last line was cut short and is dropped" in trace.warning
+
+
 def lines_of(tmp_path):
     write(tmp_path / "whole", DECODE, HERE)
     return (tmp_path / "whole").read_text().splitlines(keepends=True)
