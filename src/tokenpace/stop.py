@@ -64,7 +64,7 @@ class Text:
     def take(self, writes: tuple, settled: int | None = None) -> tuple[tuple, str | None]:
         """-> (the writes that remain, why it ends here or None). Places from `settled` on may still change, so no rule looks at them yet."""
         self.tokens.update({p: t for p, t, kept in writes if kept})
-        if self.start is None and self.tokens:
+        if self.start is None and self.tokens and (settled is None or min(self.tokens) < settled):  # in an open block the first place may come last
             self.start = self.next = min(self.tokens)
         while self.next in self.tokens and (settled is None or self.next < settled):
             stop = self.rule is not None and self.rule(self.tokens[self.next])
