@@ -397,6 +397,22 @@ def test_a_stop_or_a_limit_may_lie_inside_a_block(name, n):
     assert text(steps) == want[: len(PROMPT) + n] and finishes(steps) == {0: "length"}
 
 
+@pytest.mark.parametrize("name", ["one-shot", "masked", "blocks"])
+@pytest.mark.parametrize("n", range(1, N + 1))
+def test_a_stop_or_a_limit_in_a_text_that_is_not_written_from_the_left(name, n):
+    """CASES G11: wherever the first place revealed lies, the text begins at its beginning, and nothing stays behind its end."""
+    prompt = PROMPT[:4] if name == "blocks" else PROMPT[3:]  # of these the first place is not among the first revealed
+    [want] = right(name, prompt=prompt)
+    new = want[len(prompt) :]
+    by_stop = len(prompt) + new.index(new[n - 1]) + 1
+    steps = serve(lanes(), [request(name, prompt=prompt, stop=ends([59, new[n - 1]]))])
+    assert text(steps, prompt) == want[:by_stop] and finishes(steps) == {0: "stop"}
+    limited = request(name, prompt=prompt)
+    limited.limit = n
+    steps = serve(lanes(), [limited])
+    assert text(steps, prompt) == want[: len(prompt) + n] and finishes(steps) == {0: "length"}
+
+
 def failing(after: int):
     """Goes well for a while."""
     decoder = autoregressive(PROMPT)
