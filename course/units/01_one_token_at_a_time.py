@@ -13,6 +13,7 @@
 # %%
 import math
 from dataclasses import replace
+from statistics import median
 
 import tokenpace as tp
 from tokenpace.decode.score import score
@@ -37,7 +38,8 @@ PROMPT = "Gravity is"
 for step, seconds in unit.run("watch", PROMPT, max_new_tokens=12):
     row = step.rows[0]
     token = unit.decode([row.writes[0][1]])
-    print(f"{row.phase:8} knew {row.context:2} tokens, was fed {row.width}, wrote {token!r:14} {1e3 * seconds:6.1f} ms")
+    told = f"{row.phase:8} knew {row.context:2} tokens, was fed {row.width}, wrote {token!r:14}"
+    print(told, f"{1e3 * seconds:6.1f} ms")
 
 # %% [markdown]
 # Look at the column *was fed*. Nothing in the model's arithmetic says that it must be one: the prefill took the whole prompt in a single pass.
@@ -67,13 +69,15 @@ guess = None  # your number in place of None, as in: guess = 2
 
 # %%
 n = unit.size(quick=64, full=256)
-first = [step for step, _ in unit.run("first", PROMPT, max_new_tokens=n + 1, min_new_tokens=n + 1, logprobs=True)]
+length = {"max_new_tokens": n + 1, "min_new_tokens": n + 1}
+first = [step for step, _ in unit.run("first", PROMPT, logprobs=True, **length)]
 given = tp.canvas(first)
 shown = race.race(unit, PROMPT, given, guess)
 
 # %% [markdown]
 # Run it once more, with the button or with the line above; both do the same. Two runs are never quite alike: other programs use the same memory.
 # That is why the roof is probed before *and* after each run. If it moved too far in between, the figure gives no verdict and says so.
+# (The cells below speak of the run that the line made.)
 
 # %%
 controls.button("Race again", race.race, unit, PROMPT, given, guess, screen=shown.screen)
@@ -95,9 +99,9 @@ controls.button("Race again", race.race, unit, PROMPT, given, guess, screen=show
 # from a single pass.
 
 # %%
-length = {"max_new_tokens": n + 1, "min_new_tokens": n + 1}
 told = [step for step, _ in unit.run("told", PROMPT, decoder=score(given), logprobs=True, **length)]
-written, scored = ([p for step in steps for row in step.rows for p in row.logprobs] for steps in (first, told))
+written = [p for step in first for row in step.rows for p in row.logprobs]
+scored = [p for step in told for row in step.rows for p in row.logprobs]
 print(f"written in {len(first):3} passes: log P = {sum(written):8.2f}")
 print(f"scored  in {len(told):3} passes: log P = {sum(scored):8.2f}")
 
@@ -108,10 +112,12 @@ print(f"scored  in {len(told):3} passes: log P = {sum(scored):8.2f}")
 
 # %%
 swapped = [*given[:4], given[4] + 1, *given[5:]]
-other = [step for step, _ in unit.run("swapped", PROMPT, decoder=score(swapped), logprobs=True, **length)]
-changed = [a != b for a, b in zip(scored, (p for step in other for row in step.rows for p in row.logprobs))]
+other = unit.run("swapped", PROMPT, decoder=score(swapped), logprobs=True, **length)
+rescored = [p for step, _ in other for row in step.rows for p in row.logprobs]
+changed = [a != b for a, b in zip(scored, rescored)]
 print(f"token 5 was {unit.decode([given[4]])!r}, is {unit.decode([swapped[4]])!r}")
-print(f"before it, {sum(changed[:4])} of 4 probabilities changed; after it, {sum(changed[5:])} of {len(changed[5:])}")
+print(f"of the {len(changed[:4])} probabilities before it, {sum(changed[:4])} changed")
+print(f"of the {len(changed[5:])} after it, {sum(changed[5:])} changed")
 
 # %% [markdown]
 # That is the first answer. **A place can't be drawn before the last one is known**, because until then there is no distribution to draw it from.
@@ -123,12 +129,15 @@ print(f"before it, {sum(changed[:4])} of 4 probabilities changed; after it, {sum
 # You have neither, but a prediction doesn't need the machine. The steps are the same; only the clock is another.
 
 # %%
-fast_math, fast_memory = replace(unit.device, flops=math.inf), replace(unit.device, bandwidth=math.inf)
+fast_math = replace(unit.device, flops=math.inf)
+fast_memory = replace(unit.device, bandwidth=math.inf)
 for lane, points in shown.points.items():
     steps = [step for step, _ in points if step.rows[0].phase != "prefill"]
-    clocks = [sum(unit.price(step).seconds(d) for step in steps) for d in (unit.device, fast_math, fast_memory)]
+    devices = unit.device, fast_math, fast_memory
+    clocks = [sum(unit.price(step).seconds(device) for step in steps) for device in devices]
     print(f"{lane}: {len(steps)} passes, predicted {clocks[0]:.3f} s")
-    print(f"    with infinitely fast arithmetic {clocks[1]:.3f} s, with infinitely fast memory {clocks[2]:.3f} s")
+    print(f"    with infinitely fast arithmetic {clocks[1]:.3f} s")
+    print(f"    with infinitely fast memory     {clocks[2]:.3f} s")
 
 # %% [markdown]
 # Compare the two lines. Scoring waits for arithmetic, so fast arithmetic cures it. Writing waits for memory: infinitely many multiplications
@@ -146,8 +155,9 @@ for lane, points in shown.points.items():
 
 # %%
 pace = [seconds for step, seconds in shown.points["write"] if step.rows[0].phase == "decode"]
-halves = [sorted(part)[len(part) // 2] for part in (pace[: len(pace) // 2], pace[len(pace) // 2 :])]
-print(f"median pass of the first half {1e3 * halves[0]:.2f} ms, of the second half {1e3 * halves[1]:.2f} ms")
+half = len(pace) // 2
+print(f"median pass of the first half  {1e3 * median(pace[:half]):6.2f} ms")
+print(f"median pass of the second half {1e3 * median(pace[half:]):6.2f} ms")
 
 # %% [markdown]
 # ### Two factors
@@ -168,14 +178,15 @@ print(f"median pass of the first half {1e3 * halves[0]:.2f} ms, of the second ha
 #
 # *Latency is linear* can't be the whole truth. A pass also reads what the model remembers of every token before it, its keys and values. For
 # a short text that is little beside the weights.
-# When does it stop being little? Nothing has to be measured to know that.
+# When does it stop being little? Nothing has to be measured to know that, and for the last line nothing could be: this model's memory doesn't
+# reach so far.
 
 # %%
 for context in (100, 1_000, unit.config.context, 100_000):
     cost = tp.cost(unit.config, [(context, 1)], unit.number)
-    note = "" if context <= unit.config.context else " (if it could remember so much)"
-    told = f"weights {cost.weight_bytes / 1e6:.0f} MB, keys and values {cost.kv_read / 1e6:6.0f} MB"
-    print(f"after {context:7,} tokens: {told}, predicted {1e3 * cost.seconds(unit.device):5.1f} ms a token{note}")
+    read = f"weights {cost.weight_bytes / 1e6:.0f} MB, keys and values {cost.kv_read / 1e6:6.0f} MB"
+    pace = f"predicted {1e3 * cost.seconds(unit.device):5.1f} ms a token"
+    print(f"after {context:7,} tokens: {read}, {pace}")
 
 # %% [markdown]
 # So the line bends upwards, late for a short text and early for a long one. Unit 05 is about that.
@@ -195,7 +206,8 @@ for context in (100, 1_000, unit.config.context, 100_000):
 
 # %%
 ledger = Ledger()
-plain = entry("autoregressive", shown.points["write"], unit.price, unit.device, unit.cache, shown.band, True, unit.where)
+run = shown.points["write"]
+plain = entry("autoregressive", run, unit.price, unit.device, unit.cache, shown.band, True, unit.where)
 ledger.add(plain)
 
 # %%

@@ -103,7 +103,8 @@ class Draws:
         kept = len(self.support)
         return (
             f"{self.setting or 'The sampler'} leaves {kept:,} of {len(self.law):,} tokens. "
-            f"After {self.n:,} draws the total variation to that law is {self.distance():.3f}; exact draws would on average leave {self.expected(self.n):.3f}."
+            f"After {self.n:,} draws the total variation to that law is {self.distance():.3f}; "
+            f"exact draws would on average leave {self.expected(self.n):.3f}."
         )
 
 
