@@ -55,6 +55,8 @@ class ModelConfig:
             raise ValueError(f"{self.n_heads} query heads cannot share {self.n_kv_heads} KV heads evenly: n_heads must be a multiple of n_kv_heads")
         if self.d_head % 2:
             raise ValueError(f"d_head is {self.d_head}, but rotary positions turn numbers in pairs: it must be even")
+        if self.sinks < 0 or not self.rope_theta > 0 or not self.norm_eps >= 0:
+            raise ValueError(f"sinks {self.sinks} and norm_eps {self.norm_eps} must be at least 0, rope_theta {self.rope_theta} more than 0")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window is {self.window}: a token must at least see itself (1), or everything (None)")
 

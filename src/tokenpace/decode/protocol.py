@@ -8,6 +8,7 @@ It owns no model, cache, batch, clock or stopping rule, so one driver can run an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from .sampling import GREEDY, Sampler
@@ -38,16 +39,16 @@ class Ask:
         if not 0 <= self.read <= self.width:
             raise ValueError(f"logits of {self.read} tokens wanted from a pass of {self.width}")
 
-    @property
+    @cached_property
     def branches(self) -> int:
         """How many, or 0: one, not wrapped in a list of branches."""
         return len(self.tokens) if isinstance(self.tokens[0], (list, tuple)) else 0
 
-    @property
+    @cached_property
     def each(self) -> list:
         return self.tokens if self.branches else [self.tokens]
 
-    @property
+    @cached_property
     def width(self) -> int:
         return len(self.each[0])
 

@@ -99,12 +99,20 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.norm = RMSNorm(config.d_model, config.norm_eps)
         self.head = TiedHead() if config.tied else nn.Linear(config.d_model, config.vocab_size, bias=False)
-        self.frequencies = attention.frequencies(config)
+        self.follow()
 
-    def _apply(self, fn, recurse=True):  # follows the weights to their device but never to their dtype: angles stay fp32
-        super()._apply(fn, recurse)
+    def follow(self) -> Transformer:
+        """Frequencies go where the weights are, but never take their dtype: angles stay fp32."""
         self.frequencies = attention.frequencies(self.config).to(self.embed.weight.device)
         return self
+
+    def _apply(self, fn, recurse=True):
+        return super()._apply(fn, recurse).follow()
+
+    def load_state_dict(self, *args, **kwargs):  # with assign=True the weights may come to another device than the model was made on
+        keys = super().load_state_dict(*args, **kwargs)
+        self.follow()
+        return keys
 
     def hidden(self, tokens: Tensor, flight: Pass | None = None, read: Tensor | None = None, exit_at: int | None = None) -> Tensor:
         """The last states [N, d_model] of the tokens at the flat indices `read` into [B, T] (default: all), normalised, as the head sees them."""
