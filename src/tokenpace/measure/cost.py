@@ -79,7 +79,7 @@ def cost(config: ModelConfig, rows: list[tuple[int, int]], number: float = 2.0, 
         if name.startswith("blocks.") and len(shape) == 2:
             multiplied[part_of(name)] += 2 * prod(shape) * tokens
     pairs = sum(seen(config, context, width) for context, width in rows)
-    known = sum(min(context, config.window + config.sinks) if config.window else context for context, _ in rows)
+    known = sum(min(context, config.window - 1 + config.sinks) if config.window else context for context, _ in rows)
     kv = config.kv_numbers * cache_number
     flops = {
         "attention": multiplied["attention"],
@@ -92,15 +92,26 @@ def cost(config: ModelConfig, rows: list[tuple[int, int]], number: float = 2.0, 
 
 def seen(config: ModelConfig, context: int, width: int) -> float:
     """How many (query, key) pairs a row's tokens make: each sees what is cached and what comes before it in flight."""
-    if not config.causal:
-        return width * (context + width)
     if config.window is None:
-        return width * context + width * (width + 1) / 2
-    return sum(min(context + i + 1, config.window + min(config.sinks, max(context + i + 1 - config.window, 0))) for i in range(width))
+        return width * context + (width * (width + 1) / 2 if config.causal else width * width)
+    pairs = 0
+    for position in range(context, context + width):
+        hidden = max(position + 1 - config.window, 0)  # too far back, of which sinks are seen all the same
+        ahead = 0 if config.causal else min(config.window - 1, context + width - 1 - position)
+        pairs += position + 1 - hidden + min(config.sinks, hidden) + ahead
+    return pairs
 
 
 def step_cost(config: ModelConfig, step, number: float = 2.0, cache_number: float | None = None) -> Cost:
-    """The cost of a Step's pass: of what its rows needed, whatever padding was computed beside it. Verifying and refining read the logits of all their tokens."""
+    """The cost of a Step's pass: of what its rows needed, whatever padding was computed beside it."""
     rows = [row for row in step.rows if row.width]
-    read = sum((len(row.writes) or row.width) if row.phase in ("verify", "refine") else 1 for row in rows)
-    return cost(config, [(row.context, row.width) for row in rows], number, cache_number, read)
+    return cost(config, [(row.context, row.width) for row in rows], number, cache_number, sum(map(wanted, rows)))
+
+
+def wanted(row) -> int:
+    """Of how many tokens a row's logits were read, as far as its writes tell: a chunk of a prompt and a block being cached read none."""
+    if row.phase == "verify":
+        return len(row.writes)  # every guess and the token after them
+    if row.phase == "refine":
+        return row.width if row.writes else 0
+    return 0 if row.phase == "prefill" and not row.writes else 1
