@@ -170,6 +170,44 @@ def test_an_interrupt_keeps_the_points_and_closes_the_run(outputs):
     assert shown.sentence == "There are 3. Interrupted: 3 points kept, 30% of the plan." and shown.band is None and view.judged is None
 
 
+def test_an_interrupt_of_the_last_probe_keeps_the_points_too(outputs):
+    def roof(calls=[]):  # noqa: B006
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return [1e9]
+
+    shown = watch(Count(), {"a": range(3)}, roof=roof)
+    assert shown.points["a"] == [0, 1, 2] and "Interrupted: 3 points kept" in shown.sentence and shown.band is None
+
+
+def test_interrupting_a_real_kernel_leaves_a_figure():
+    """The stop button of JupyterLab, while a lane is being measured."""
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel()
+    try:
+        client.execute_interactive(
+            f"import sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom test_show import Count, watch",
+            timeout=60,
+            output_hook=lambda m: None,
+        )
+        told = []
+
+        def hook(message):
+            if message["msg_type"] in ("display_data", "update_display_data") and "text/plain" in message["content"]["data"]:
+                told.append(message["content"]["data"]["text/plain"])
+                if len(told) == 3:
+                    manager.interrupt_kernel()
+
+        slow = "shown = watch(Count(1000), {'a': (time.sleep(0.1) or i for i in range(1000))}, seconds=50)"
+        reply = client.execute_interactive(slow, timeout=60, output_hook=hook)
+        assert reply["content"]["status"] == "ok" and "Interrupted: " in told[-1] and "points kept" in told[-1]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
 def test_an_interrupt_while_drawing_keeps_the_point_it_was_drawn_for(outputs):
     clock, view = Clock(), Count()
     draw, calls = view.draw, []

@@ -154,7 +154,12 @@ def watch(
     if screen.due:
         screen.frame(view, "measuring …")
     note = run.measure(lanes)
-    probed = {"before": before, "after": tuple(roof())} if roof and not note.startswith("Interrupted") else {}
+    probed = {}
+    if roof and not note.startswith("Interrupted"):
+        try:
+            probed = {"before": before, "after": tuple(roof())}
+        except KeyboardInterrupt:
+            note = f"Interrupted: {run.kept()}."
     stood = band(**probed) if probed else None
     view.judge(stood)
     sentence = " ".join(filter(None, (view.sentence(), note)))
@@ -184,16 +189,16 @@ class _Run:
                         self.view.see(lane, point)
                         spent = self.now() - started
                         if spent >= self.budget and self.view.progress() < 1:
-                            return f"Stopped by its budget of {self.budget:.3g} s: {self._kept()}."
+                            return f"Stopped by its budget of {self.budget:.3g} s: {self.kept()}."
                         if self.screen.due:
                             self.screen.frame(self.view, f"{self.view.sentence()} {self._left(spent)}")
                 finally:
                     getattr(iterator, "close", lambda: None)()  # frees what the run holds, now and not some day
         except KeyboardInterrupt:
-            return f"Interrupted: {self._kept()}."
+            return f"Interrupted: {self.kept()}."
         return ""
 
-    def _kept(self) -> str:
+    def kept(self) -> str:
         n = sum(map(len, self.points.values()))
         return f"{n} point{'' if n == 1 else 's'} kept, {self.view.progress():.0%} of the plan"
 
