@@ -48,11 +48,13 @@ def narrow(context, number, like):
 def jit(**options):
     """njit, kept on disk if there is a place for it: NUMBA_CACHE_DIR, else beside this file, else the user's cache folder."""
 
+    options |= {"fastmath": FAST, "error_model": "numpy"}  # a division by zero is an infinity, as in PyTorch, and needs no test
+
     def compiled(f):
         try:
-            return njit(cache=True, fastmath=FAST, **options)(f)
+            return njit(cache=True, **options)(f)
         except RuntimeError:  # no such place: compile once per process
-            return njit(fastmath=FAST, **options)(f)
+            return njit(**options)(f)
 
     return compiled
 
