@@ -473,6 +473,11 @@ def test_a_row_holds_what_the_steps_say():
     assert e.predicted == pytest.approx(moved / 1e6 / 4) and e.mbu == pytest.approx((moved / 2 / 1e6, moved / 2 / 0.9e6))
 
 
+def test_the_prediction_stands_under_the_roof_of_the_run():
+    fast = row(band=Band(1.9e6, 2e6, steady=True))
+    assert fast.predicted == pytest.approx(row().predicted / 2) and row(band=None).predicted == row().predicted
+
+
 def test_tokens_per_pass_divide_the_cost():
     two = [Step((Row(0, "verify", P, 3, ((P + 1, 1, True), (P + 2, 2, True), (P + 3, 3, False))),))]
     drafts = [Step((Row(0, "draft", P, 1),), to="draft")]

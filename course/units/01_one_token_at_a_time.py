@@ -129,11 +129,11 @@ print(f"of the {len(changed[5:])} after it, {sum(changed[5:])} changed")
 # You have neither, but a prediction doesn't need the machine. The steps are the same; only the clock is another.
 
 # %%
-fast_math = replace(unit.device, flops=math.inf)
-fast_memory = replace(unit.device, bandwidth=math.inf)
+here = shown.view.devices()[0]
+fast_math, fast_memory = replace(here, flops=math.inf), replace(here, bandwidth=math.inf)
 for lane, points in shown.points.items():
     steps = [step for step, _ in points if step.rows[0].phase != "prefill"]
-    devices = unit.device, fast_math, fast_memory
+    devices = here, fast_math, fast_memory
     clocks = [sum(unit.price(step).seconds(device) for step in steps) for device in devices]
     print(f"{lane}: {len(steps)} passes, predicted {clocks[0]:.3f} s")
     print(f"    with infinitely fast arithmetic {clocks[1]:.3f} s")
@@ -185,7 +185,7 @@ print(f"median pass of the second half {1e3 * median(pace[half:]):6.2f} ms")
 for context in (100, 1_000, unit.config.context, 100_000):
     cost = tp.cost(unit.config, [(context, 1)], unit.number)
     read = f"weights {cost.weight_bytes / 1e6:.0f} MB, keys and values {cost.kv_read / 1e6:6.0f} MB"
-    pace = f"predicted {1e3 * cost.seconds(unit.device):5.1f} ms a token"
+    pace = f"predicted {1e3 * cost.seconds(here):5.1f} ms a token"
     print(f"after {context:7,} tokens: {read}, {pace}")
 
 # %% [markdown]

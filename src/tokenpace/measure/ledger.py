@@ -9,7 +9,7 @@ Nothing is timed here, and a share of the bandwidth is only claimed where it mea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .clock import Stamped
 from .cost import Cost, Device
@@ -65,18 +65,19 @@ def entry(
 ) -> Entry:
     """Fold a run into its row. `price` is the cost of a Step, `cache` the bytes of the last-level cache, `band` the roof around the run.
 
+    The prediction stands under the band's highest roof, as the least that the run could take; without a band, under the device as it was probed.
     A pass counts if some row of it is no prefill. A draft's passes cost time and bytes but are not passes of the target.
 
     Raises ValueError if no token was kept: there is no pace then.
     """
     passes, tokens, seconds, predicted, total = 0, 0, 0.0, 0.0, Cost()
-    weights = 0.0
+    weights, roof = 0.0, replace(device, bandwidth=band.high) if band else device
     for step, took in stamped:
         if all(row.phase == "prefill" or not row.width for row in step.rows):
             continue
         cost = price(step)
         passes, tokens = passes + (step.to == "target"), tokens + sum(kept for row in step.rows for _, _, kept in row.writes)
-        seconds, predicted, total = seconds + took, predicted + cost.seconds(device), total + cost
+        seconds, predicted, total = seconds + took, predicted + cost.seconds(roof), total + cost
         weights = max(weights, cost.weight_bytes)
     if not tokens or not passes:
         raise ValueError(f"{name}: the run kept no token after its prompt, so it has no pace")
