@@ -65,7 +65,7 @@ def cache_folder() -> Path:
     """Where fetched models live: TOKENPACE_CACHE if that is set, otherwise the place this system has for caches."""
     from platformdirs import user_cache_dir
 
-    return Path(os.environ.get("TOKENPACE_CACHE") or user_cache_dir("tokenpace"))
+    return Path(os.environ.get("TOKENPACE_CACHE") or user_cache_dir("tokenpace")).expanduser().absolute()
 
 
 def fetch(name: str) -> Path:
