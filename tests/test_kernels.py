@@ -1,7 +1,7 @@
 """The tiled kernels against products in float64 and against the model they replace.
 
 Mutants that must die here: the last tile of a ragged matrix (store only whole tiles, or pad with ones); K not a multiple of four; a second token
-that reuses the first one's total; bf16 by cutting off instead of rounding; `fastmath=True` (NaN may then be assumed away); gate and up exchanged;
+that reuses the first one's total; bf16 by cutting off instead of rounding; gate and up exchanged;
 norm left out on one of the two paths; an embedding that returns padding for an id just past the vocabulary; thread count of PyTorch changed.
 """
 import copy
