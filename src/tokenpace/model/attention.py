@@ -61,5 +61,8 @@ def attend_plainly(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     """The same by PyTorch's fused kernel, which never holds all scores at once (Dao et al. 2022, FlashAttention)."""
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias[:, None], enable_gqa=q.shape[1] != k.shape[1]).transpose(1, 2)
+    q, k, v, bias = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), bias[:, None]
+    if q.shape[2] == 1:  # a decode step: the H/G heads of a group are as many queries to one head, and the kernel reads its keys once for them all
+        grouped = q.squeeze(2).unflatten(1, (k.shape[1], -1))
+        return F.scaled_dot_product_attention(grouped, k, v, attn_mask=bias).flatten(1, 2)[:, None]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=q.shape[1] != k.shape[1]).transpose(1, 2)
