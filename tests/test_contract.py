@@ -178,11 +178,11 @@ def test_a_seed_is_its_own(partners):
     assert text(steps, PROMPT, len(others)) == oracle().sampled(PROMPT, N, Sampler(1.0), 42)
 
 
-@pytest.mark.parametrize("penalty", [Sampler(repetition=1.3), Sampler(frequency=0.4, presence=0.3), Sampler(0.8, repetition=1.2)])
+@pytest.mark.parametrize("penalty", [Sampler(repetition=1.3), Sampler(frequency=0.4, presence=0.3), Sampler(0.8, repetition=1.2), Sampler(1.5, frequency=2.0)])
 def test_penalties_see_only_their_own_row(penalty):
     """CASES B5: padding has token id 0, which here is a common token of the partner."""
     long = [0, 0, 4, 0, 7, 0, 0, 1, 0, 2, 0, 0]
-    steps = serve(lanes(rows=2), [Request(autoregressive(p, penalty, 3), N) for p in (PROMPT[:2], long)], slots=2)
+    steps = serve(lanes(rows=2), [Request(autoregressive(p, penalty, 3), N) for p in (PROMPT[:2], long)], slots=2, budget=5)
     assert [text(steps, p, i) for i, p in enumerate((PROMPT[:2], long))] == [oracle().sampled(p, N, penalty, 3) for p in (PROMPT[:2], long)]
 
 
@@ -516,6 +516,32 @@ def test_a_forward_that_fails_frees_everything():
     with pytest.raises(MemoryError, match="activations"):
         list(run(served, [Request(autoregressive(PROMPT)), Request(autoregressive(PROMPT))], slots=2))
     assert empty(served)
+
+
+def test_pruned_branches_leave_no_trace():
+    """Three branches, of which the last goes on alone, and then as two: every one holds what its own text holds, and slots fall empty at once."""
+
+    def pruning():
+        out = yield Ask("decode", list(PROMPT), 0)
+        yield Keep(len(PROMPT), ((),) * 3, (0, 0, 0))
+        yield Ask("decode", [[7], [8], [9]], 11)
+        yield Keep(1, tuple(((11, t, True),) for t in (7, 8, 9)))
+        yield Ask("decode", [[1], [2], [3]], 12)
+        yield Keep(1, (((12, 3, True),),), (2,))
+        for at in (13, 14):
+            out = yield Ask("decode", [[at]], at)
+            yield Keep(1, (((at, at, True), (at + 1, out.tokens[0], True)),), (0,))
+        out = yield Ask("decode", [[5]], 15)
+        yield Keep(1, (((15, 5, True), (16, out.tokens[0], True)),) * 2, (0, 0))
+
+    served, tops = lanes(rows=3), []
+    steps = []
+    for step in run(served, [Request(pruning(), branches=3)], slots=3):
+        steps.append(step)
+        tops.append([*served["target"][1].top])
+    assert tops[:-1] == [[11, 11, 11], [12, 12, 12], [13, 0, 0], [14, 0, 0], [15, 0, 0]] and empty(served)
+    want = [*PROMPT, 9, 3, 13, 14, 5]
+    assert text(steps) == text(steps, PROMPT, 0, 1) == [*want, int(oracle().last(want).argmax())]
 
 
 def test_lanes_may_share_a_cache():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from loud import GQA, PROMPT, finishes, lanes, loud, serve, text
+from loud import GQA, PROMPT, finishes, loud, serve, text
 from oracles import ALPHA, chi_square, invert, law, uniform
 from scipy.stats import chi2, kstest
 
@@ -16,7 +16,7 @@ from tokenpace.decode.beam import beam
 from tokenpace.decode.drafters import ngram
 from tokenpace.decode.outcome import Outcome
 from tokenpace.decode.protocol import Ask
-from tokenpace.decode.sampling import ACCEPT, DRAW, GREEDY, RESIDUAL, Sampler, adjusted, draw, noise, probs, verify
+from tokenpace.decode.sampling import ACCEPT, DRAW, GREEDY, RESIDUAL, Sampler, adjusted, best, draw, noise, probs, verify
 from tokenpace.decode.speculative import speculative
 from tokenpace.run import Request
 
@@ -187,6 +187,11 @@ def test_c6_no_number_draws_what_has_no_probability(u):
     assert draw(hot, torch.tensor([u], dtype=torch.double)).item() == 4
 
 
+def test_c6_draws_nothing_at_zero():
+    """Not even a number that noise never gives."""
+    assert draw(torch.tensor([[0.0, 0.5, 0.5]]), torch.tensor([0.0])).item() == 1
+
+
 @pytest.mark.parametrize("u", [2**-54, 0.5, 1 - 2**-25, EPS])
 def test_c6_no_number_makes_verify_draw_it(u):
     """Also where the uniform number becomes 1 in fp32, and where nothing is left of p beyond q."""
@@ -195,6 +200,15 @@ def test_c6_no_number_makes_verify_draw_it(u):
         for token in support(q[0, 0]):
             count, extra = verify(p, q, torch.tensor([[token]]), torch.tensor([[u]]), torch.tensor([[u, u]]))
             assert int(extra) in (1, 2) and (int(count) == 0 or token in (1, 2))
+
+
+@pytest.mark.parametrize("size", [64, 61, 640, 1])
+def test_the_likeliest_is_the_first_of_the_likeliest(size):
+    """Also where it is looked for block by block, and where many are equal."""
+    x = torch.randint(0, 7, (200, size), generator=torch.Generator().manual_seed(size)).float()
+    assert best(x).tolist() == [row.index(max(row)) for row in x.tolist()]
+    assert probs(x, [GREEDY] * 200).argmax(-1).tolist() == best(x).tolist()
+    assert best(torch.full((1, size), -math.inf).index_fill_(1, torch.tensor([size - 1]), 0.0)).item() == size - 1
 
 
 def test_c6_rare_tokens_are_not_biased():
@@ -290,7 +304,7 @@ def grid(**ranges):
 @pytest.mark.parametrize("ranges", [dict(seed=(20_000,)), dict(position=(20_000,)), dict(branch=(20_000,)), dict(seed=(-70, 70), branch=(8,), position=(30,), purpose=(4,)), dict(seed=(10**12, 10**12 + 20_000))], ids=str)
 def test_noise_is_uniform(ranges):
     u = grid(**ranges).flatten()
-    assert 0 < float(u.min()) and float(u.max()) < 1 and len(u.unique()) == len(u)
+    assert float(u.min()) > 0 and float(u.max()) < 1 and len(u.unique()) == len(u)
     counts = torch.histc(u, 64, 0, 1)
     assert chi2.sf(float(((counts - len(u) / 64) ** 2 / (len(u) / 64)).sum()), 63) > ALPHA
     assert kstest(u.numpy(), "uniform").pvalue > ALPHA

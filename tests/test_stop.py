@@ -157,7 +157,8 @@ def test_places_that_may_change_are_not_judged():
     assert text.take(kept((5, 9), (6, 1)), settled=5)[1] is None
     assert text.take(kept((5, 2), (7, 3)), settled=5)[1] is None
     assert text.take(kept((8, 4)), settled=9) == (kept((8, 4)), None)
-    assert text.take(kept((9, 9)), settled=None) == (kept((9, 9)), "stop")
+    assert text.take(kept((9, 9)), settled=9)[1] is None
+    assert text.take(kept((10, 1)), settled=None) == ((), "stop")
 
 
 @given(n=st.integers(1, 12), limit=st.none() | st.integers(1, 12), stop=st.none() | st.integers(0, 11), sizes=st.lists(st.integers(1, 5), min_size=12, max_size=12))
