@@ -8,6 +8,7 @@ import copy
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tokenpace.cache import Cache, Slab
+from tokenpace.cache import Cache, Raw, Slab
 from tokenpace.config import ModelConfig
 from tokenpace.model import kernels
 from tokenpace.model.kernels import NARROW, TiledLinear, product, tile, tiled, why_not
@@ -151,6 +152,47 @@ def test_greedy_tokens_are_the_same_through_a_cache(config):
     assert greedy(fast) == said
 
 
+@pytest.mark.parametrize("config", [PLAIN, ODD, replace(PLAIN, window=4, sinks=1), replace(PLAIN, causal=False)], ids=["gqa", "qk norm", "window", "two-way"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fixed", [False, True])
+def test_the_attention_loop_leaves_the_same_logits_and_the_same_cache(config, dtype, fixed):
+    """Three passes of narrow rows: several tokens of two rows, one of them silent; a tree; what follows a rejected token."""
+    tree = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]]).bool().expand(2, -1, -1)
+    passes = [([[0, 1, 2], [0, 1, 2]], None, [3, 2]), ([[3, 4, 4], [2, 3, 3]], tree, [1, 3]), ([[4], [5]], None, [1, 1])]
+    found = []
+    for m in pair(config, dtype):
+        cache, logits = Cache(config, Slab(2, 24, fixed), dtype=dtype), []
+        for positions, among, stay in passes:
+            positions = torch.tensor(positions)
+            ids = (positions * 5 + torch.tensor([[1], [2]])) % config.vocab_size
+            logits.append(m(ids, cache.stage(positions, among)))
+            cache.keep(stay)
+        held = [parts[0][cache.held(row, cache.top[row])] for row in range(2) for layer in cache.layers for parts in layer]
+        found.append((logits, held))
+    (plain, plain_held), (fast, fast_held) = found
+    for a, b in zip(plain + plain_held, fast + fast_held):
+        torch.testing.assert_close(b, a, rtol=0, atol=float(a.abs().max()) * (1e-5 if dtype == torch.float32 else 0.05))
+
+
+@pytest.mark.parametrize("other", ["codec", "half", "scattered rows", "no cache"])
+def test_what_the_attention_loop_does_not_know_goes_the_plain_way(other, monkeypatch):
+    class Mine(Raw):
+        pass
+
+    plain, fast = pair(PLAIN)
+    said = []
+    monkeypatch.setattr(kernels.loops(), "attention", lambda *_: said.append("loop"))
+    for m in (plain, fast):
+        rows = 3 if other == "scattered rows" else 1
+        cache = Cache(PLAIN, Slab(rows, 24), Mine() if other == "codec" else None, torch.float16 if other == "half" else torch.float32)
+        flight = None if other == "no cache" else cache.stage(torch.tensor([[0, 1], [-1, -1], [0, 1]][:rows]))
+        said.append(m(torch.tensor([[5, 9]] * rows), flight)[0])
+    torch.testing.assert_close(said[1], said[0], rtol=1e-4, atol=1e-5)
+    if other == "codec":
+        fast(torch.tensor([[5]]), Cache(PLAIN, Slab(1, 4)).stage(torch.tensor([[0]])))
+        assert said[2:] == ["loop"] * PLAIN.n_layers, "it would have been noticed"
+
+
 def test_an_early_exit_still_finds_the_norm_and_the_head():
     plain, fast = pair(PLAIN)
     ids = torch.tensor([[5, 9, 2]])
@@ -181,7 +223,7 @@ def test_there_is_no_second_copy_of_the_weights():
 
 def test_nan_and_infinity_reach_the_logits():
     _, fast = pair(PLAIN)
-    fast.blocks[0].attention.out.weight.view(-1)[5] = float("nan")
+    fast.blocks[0].attention.plain.out.weight.view(-1)[5] = float("nan")
     assert fast(torch.tensor([[1]])).isnan().all()
     layer = nn.Linear(8, 8, bias=False).requires_grad_(False)
     x = torch.ones(1, 8)

@@ -12,7 +12,7 @@ from tokenpace.cache.protocol import PIECE, Cache, NoCache
 from tokenpace.cache.slab import Slab
 from tokenpace.config import PRESETS, ModelConfig, RopeScaling, preset
 from tokenpace.model import attention
-from tokenpace.model.transformer import Transformer, rms_norm, swiglu
+from tokenpace.model.transformer import Transformer, linear, rms_norm, swiglu
 
 LONG = RopeScaling(32.0, 1.0, 4.0, 8192)
 FAMILY = {
@@ -381,3 +381,17 @@ def test_attention_is_loud():
     swapped = [PROMPT[1], PROMPT[0], *PROMPT[2:]]
     for kind in ("gqa", "mqa", "mha"):
         assert float((once(loud(kind), PROMPT)[-1] - once(loud(kind), swapped)[-1]).abs().max()) > 0.3
+
+
+@pytest.mark.parametrize("rows", [64, 63])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_one_vector_on_several_threads_is_the_same_product(rows, bias, tokens):
+    x, w, b = torch.randn(tokens, 40), torch.randn(rows, 40), torch.randn(rows) if bias else None
+    want = x.double() @ w.double().T + (b.double() if bias else 0)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        torch.testing.assert_close(linear(x, w, b).double(), want, rtol=1e-5, atol=1e-5)
+    finally:
+        torch.set_num_threads(threads)

@@ -147,6 +147,7 @@ class Cache:
 
     def __init__(self, config, where, codec=None, dtype=torch.float32, device="cpu"):
         self.where, self.codec, self.rows, self.causal, self.device = where, codec or Raw(), where.rows, config.causal, torch.device(device)
+        self.dtype = dtype
         self.layers = [[self.codec.make(where.slots, s, dtype, device) for s in config.kv_shapes(i)] for i in range(config.n_layers)]
         self.table = torch.full((where.rows, where.cells + 1), -1, device=device)  # the position each cell holds; padding falls into the last
         self.vocab_size = config.vocab_size

@@ -7,14 +7,18 @@ before it, silu(gate) · up between two) is computed inside.
 """
 from __future__ import annotations
 
+import copy
 from functools import cache
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .transformer import TiedHead, swiglu
+from ..cache.protocol import Cache, Pass, Raw
+from ..cache.slab import Slab
+from .transformer import Attention, Linear, TiedHead, swiglu
 
 NARROW = 8  # tokens; with more, PyTorch's product of many rows is the faster one
 
@@ -34,8 +38,7 @@ def tiled(model: nn.Module) -> nn.Module:
     """
     if why_not(model) is None:
         for block in model.blocks:
-            block.attention.qkv = TiledLinear(block.attention.qkv, block.attention_norm)
-            block.attention.out = TiledLinear(block.attention.out)
+            block.attention = TiledAttention(block.attention, block.attention_norm)
             block.mlp = TiledMLP(block.mlp, block.mlp_norm)
             block.attention_norm = block.mlp_norm = nn.Identity()  # now inside what follows them
         if isinstance(model.head, TiedHead):
@@ -49,15 +52,15 @@ def why_not(model: nn.Module) -> str | None:
     """Why `tiled` would leave this model as it is, in a sentence for `doctor`; None if it would not."""
     if find_spec("numba") is None:
         return "Numba is not installed, so narrow passes use PyTorch's matrix product: pip install numba"
-    if any(isinstance(m, (TiledLinear, TiledMLP)) for m in model.modules()):
+    if any(isinstance(m, TiledMLP) for m in model.modules()):
         return "the model is tiled already"
     kinds = {(p.device.type, p.dtype) for p in model.parameters()}
     if len(kinds) > 1 or not kinds <= {("cpu", torch.float32), ("cpu", torch.bfloat16)}:
         found = ", ".join(sorted(f"{dtype} on {device}" for device, dtype in kinds)).replace("torch.", "")
         return f"the tiled kernels take float32 or bfloat16 weights on a CPU, all of one kind; these are {found}"
     products = [p for b in model.blocks for p in (b.attention.qkv, b.attention.out, b.mlp.gate_up, b.mlp.down)] + [model.head]
-    strange = [type(p).__name__ for p in products if type(p) not in (nn.Linear, TiedHead)]
-    return f"the tiled kernels replace nn.Linear, but this model has {strange[0]}: tile it before other transformations" if strange else None
+    strange = [type(p).__name__ for p in products if type(p) not in (Linear, TiedHead)]
+    return f"the tiled kernels replace Linear, but this model has {strange[0]}: tile it before other transformations" if strange else None
 
 
 @cache
@@ -68,25 +71,37 @@ def loops():
     """
     import numba
 
-    from . import gemv
+    from . import gemv, lookup
 
     threads = torch.get_num_threads()
     numba.set_num_threads(1)
     torch.set_num_threads(threads)
-    return gemv
+    return SimpleNamespace(TILE=gemv.TILE, linear=gemv.linear, mlp=gemv.mlp, attention=lookup.attention)
 
 
 def run(loop, *args):
-    """Call a loop with tensors, on as many threads as PyTorch uses. The loop holds the interpreter's lock, so other threads wait: no two overlap."""
+    """Call a loop with arrays, on as many threads as PyTorch uses. The loop holds the interpreter's lock, so other threads wait: no two overlap."""
     import numba
 
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
-    loop(*(array(a) if isinstance(a, Tensor) else a for a in args))
+    loop(*args)
 
 
-def array(x: Tensor):
-    """The tensor's memory as a NumPy array; NumPy has no bfloat16, so its bits go as uint16."""
+def array(x: Tensor | None):
+    """The tensor's memory as a NumPy array, empty for None; NumPy has no bfloat16, so its bits go as uint16."""
+    if x is None:
+        return array(torch.empty(0))
     return (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
+
+
+class Arrays:
+    """Weights as the loops take them. Made once, for making an array costs as much as a small layer; made anew for a copy of the module."""
+
+    def __init__(self, *weights: Tensor | None):
+        self.weights, self.made = weights, [array(w) for w in weights]
+
+    def __deepcopy__(self, memo):
+        return Arrays(*copy.deepcopy(self.weights, memo))
 
 
 def tile(weight: Tensor) -> nn.Parameter:
@@ -120,32 +135,28 @@ def few(x: Tensor) -> bool:
     return 0 < len(x) <= NARROW
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, norm: nn.Module | None = None) -> Tensor:
-    """norm(x [N, K]) · Wᵀ + bias -> [N, R], R rounded up to whole tiles."""
-    if few(x):
-        y = x.new_empty(len(x), weight.shape[0] * weight.shape[3])
-        run(loops().linear, x.contiguous(), *scale(norm, x), weight, x.new_empty(0) if bias is None else bias, y)
-        return y
-    y = product(x if norm is None else norm(x), weight)
-    return y if bias is None else y + bias
-
-
-def scale(norm: nn.Module | None, x: Tensor) -> tuple[Tensor, float]:
-    """A norm as the loops take it; empty if there is none."""
-    return (x.new_empty(0), 0.0) if norm is None else (norm.weight, norm.eps)
+def multiply(x: Tensor, arrays: Arrays, eps: float, rows: int) -> Tensor:
+    """norm(x [N, K]) · Wᵀ + bias -> [N, rows], for few tokens; arrays: norm, W, bias."""
+    y, (norm, weight, bias) = x.new_empty(len(x), rows), arrays.made
+    run(loops().linear, array(x.contiguous()), norm, eps, weight, bias, array(y))
+    return y
 
 
 class TiledLinear(nn.Module):
-    """nn.Linear, and the norm before it if there is one."""
+    """Linear, and the norm before it if there is one."""
 
-    def __init__(self, plain: nn.Linear, norm: nn.Module | None = None):
+    def __init__(self, plain: Linear, norm: nn.Module | None = None):
         super().__init__()
         self.rows, self.norm, self.weight = plain.out_features, norm, tile(plain.weight)
-        more = 0 if plain.bias is None else len(self.weight) * self.weight.shape[3] - self.rows
-        self.bias = None if plain.bias is None else nn.Parameter(F.pad(plain.bias.detach(), (0, more)), requires_grad=False)
+        self.whole = len(self.weight) * self.weight.shape[3]  # rows, with those that fill the last tile
+        self.bias = None if plain.bias is None else nn.Parameter(F.pad(plain.bias.detach(), (0, self.whole - self.rows)), requires_grad=False)
+        self.arrays, self.eps = Arrays(norm and norm.weight, self.weight, self.bias), norm.eps if norm else 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias, self.norm)[:, : self.rows]
+        if few(x):
+            return multiply(x, self.arrays, self.eps, self.whole)[:, : self.rows]
+        y = product(x if self.norm is None else self.norm(x), self.weight)
+        return (y if self.bias is None else y + self.bias)[:, : self.rows]
 
 
 class TiledMLP(nn.Module):
@@ -156,15 +167,46 @@ class TiledMLP(nn.Module):
         gate, up = plain.gate_up.weight.chunk(2)
         self.norm, self.rows, self.down = norm, plain.down.out_features, tile(plain.down.weight)
         self.gate_up = nn.Parameter(torch.stack([tile(gate), tile(up)]), requires_grad=False)  # so that a tile of each belongs together
+        self.arrays = Arrays(norm.weight, self.gate_up, self.down)
 
     def forward(self, x: Tensor) -> Tensor:
         if few(x):
-            y = x.new_empty(len(x), self.down.shape[0] * self.down.shape[3])
-            run(loops().mlp, x.contiguous(), *scale(self.norm, x), self.gate_up, self.down, y)
+            y, (norm, gate_up, down) = x.new_empty(len(x), self.down.shape[0] * self.down.shape[3]), self.arrays.made
+            run(loops().mlp, array(x.contiguous()), norm, self.norm.eps, gate_up, down, array(y))
         else:
             h = swiglu(product(self.norm(x), self.gate_up.flatten(0, 1)))
             y = product(h[:, : 4 * self.down.shape[1]], self.down)
         return y[:, : self.rows]
+
+
+class TiledAttention(nn.Module):
+    """Attention, norm included: on narrow passes through a slab as it lies, one loop rotates, stores and looks up.
+
+    Other passes, caches and codecs go to the forward that it replaced, which finds its two products tiled.
+    """
+
+    def __init__(self, plain: Attention, norm: nn.Module):
+        super().__init__()
+        self.plain, self.size = plain, plain.heads[0] * plain.d_head
+        plain.qkv, plain.out = TiledLinear(plain.qkv, norm), TiledLinear(plain.out)
+        norms = [n and n.weight for n in (plain.q_norm, plain.k_norm)]
+        self.arrays, self.eps = Arrays(*norms), plain.q_norm.eps if plain.q_norm else 0.0
+
+    def forward(self, x: Tensor, layer: int, flight: Pass, turns: tuple[Tensor, Tensor], biases: list[Tensor]) -> Tensor:
+        if not few(x) or (slab := plain_slab(flight)) is None:
+            return self.plain(x, layer, flight, turns, biases)
+        y, ((keys,), (values,)) = x.new_empty(len(x), self.size), flight.store.layers[layer]
+        given = [array(t) for t in (self.plain.qkv(x), *turns)]
+        into, (first, stride) = array(flight.into), slab
+        run(loops().attention, *given, *self.arrays.made, self.eps, into, array(keys), array(values), first, stride, array(biases[0]), array(y))
+        return self.plain.out(y)
+
+
+def plain_slab(flight: Pass) -> tuple[int, int] | None:
+    """(first row, slots of a row) of a pass that the attention loop understands: one rectangle of neighbouring rows in a slab of plain numbers."""
+    cache, rows = flight.store, flight.rectangles[0].rows
+    known = isinstance(cache, Cache) and type(cache.where) is Slab and type(cache.codec) is Raw and cache.dtype in (torch.float32, torch.bfloat16)
+    return (rows.start, cache.where.cells + 1) if known and len(flight.rectangles) == 1 and isinstance(rows, slice) else None
 
 
 class TiledEmbedding(nn.Module):
@@ -173,6 +215,7 @@ class TiledEmbedding(nn.Module):
     def __init__(self, plain: nn.Embedding):
         super().__init__()
         self.rows, self.columns, self.weight = plain.num_embeddings, plain.embedding_dim, tile(plain.weight)
+        self.arrays = Arrays(None, self.weight, None)
 
     def forward(self, tokens: Tensor) -> Tensor:
         low, high = (int(t) for t in tokens.aminmax()) if tokens.numel() else (0, 0)
@@ -186,4 +229,5 @@ class TiledTiedHead(nn.Module):
     """TiedHead on the embedding's tiles."""
 
     def forward(self, x: Tensor, embed: TiledEmbedding) -> Tensor:
-        return linear(x, embed.weight)[:, : embed.rows]
+        tiles, size = embed.weight.shape[0], embed.weight.shape[3]
+        return (multiply(x, embed.arrays, 0.0, tiles * size) if few(x) else product(x, embed.weight))[:, : embed.rows]

@@ -24,6 +24,21 @@ def swiglu(gate_up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [N, K] · Wᵀ + bias -> [N, R]. One fp32 vector on a CPU takes a detour: PyTorch multiplies it on a single thread, but a batch of pieces on all."""
+    alone = len(x) == 1 and x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_compiling()
+    pieces = torch.get_num_threads() if alone else 1
+    if pieces == 1 or len(weight) % pieces:
+        return F.linear(x, weight, bias)
+    y = torch.bmm(x.expand(pieces, 1, -1), weight.unflatten(0, (pieces, -1)).transpose(1, 2)).view(1, -1)
+    return y if bias is None else y + bias
+
+
+class Linear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
 class RMSNorm(nn.Module):
     def __init__(self, size: int, eps: float):
         super().__init__()
@@ -37,10 +52,10 @@ class Attention(nn.Module):
     def __init__(self, c: ModelConfig):
         super().__init__()
         self.heads, self.d_head = (c.n_heads, c.n_kv_heads, c.n_kv_heads), c.d_head
-        self.qkv = nn.Linear(c.d_model, sum(self.heads) * c.d_head, bias=c.qkv_bias)
+        self.qkv = Linear(c.d_model, sum(self.heads) * c.d_head, bias=c.qkv_bias)
         self.q_norm = RMSNorm(c.d_head, c.norm_eps) if c.qk_norm else None
         self.k_norm = RMSNorm(c.d_head, c.norm_eps) if c.qk_norm else None
-        self.out = nn.Linear(c.n_heads * c.d_head, c.d_model, bias=False)
+        self.out = Linear(c.n_heads * c.d_head, c.d_model, bias=False)
 
     def forward(self, x: Tensor, layer: int, flight: Pass, turns: tuple[Tensor, Tensor], biases: list[Tensor]) -> Tensor:
         heads, (h, g, _) = self.qkv(x).unflatten(-1, (-1, self.d_head)), self.heads
@@ -59,8 +74,8 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, c: ModelConfig):
         super().__init__()
-        self.gate_up = nn.Linear(c.d_model, 2 * c.d_ff, bias=False)
-        self.down = nn.Linear(c.d_ff, c.d_model, bias=False)
+        self.gate_up = Linear(c.d_model, 2 * c.d_ff, bias=False)
+        self.down = Linear(c.d_ff, c.d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(swiglu(self.gate_up(x)))
@@ -81,7 +96,7 @@ class TiedHead(nn.Module):
     """The embedding, read the other way: logits are the last state's products with every token's row. Holds no weights of its own."""
 
     def forward(self, x: Tensor, embed: nn.Embedding) -> Tensor:
-        return F.linear(x, embed.weight)
+        return linear(x, embed.weight)
 
 
 class Transformer(nn.Module):
@@ -98,7 +113,7 @@ class Transformer(nn.Module):
         self.embed = nn.Embedding(config.vocab_size, config.d_model)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.norm = RMSNorm(config.d_model, config.norm_eps)
-        self.head = TiedHead() if config.tied else nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.head = TiedHead() if config.tied else Linear(config.d_model, config.vocab_size, bias=False)
         self.follow()
 
     def follow(self) -> Transformer:
