@@ -1,4 +1,5 @@
 """What every test runs under: one thread, no gradients, and each device this machine has."""
+
 import pytest
 import torch
 

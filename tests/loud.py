@@ -2,6 +2,7 @@
 
 Six query heads, heads larger than d_model / heads, random norms and prompts of 8 tokens and more: each hides a fault if it is missing.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace

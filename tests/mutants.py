@@ -1,7 +1,8 @@
-"""Slips that a hand could make, each of which some test must notice. `python tests/mutants.py` tries them all on a copy; test_mutants.py does so in the suite.
+"""Slips that a hand could make, each of which some test must notice. `python tests/mutants.py` tries them on a copy, as test_mutants.py does.
 
 When the code moves on and an old text no longer occurs, rewrite the mutant; do not delete it.
 """
+
 from __future__ import annotations
 
 import _thread
@@ -32,78 +33,364 @@ CACHE, STAGE = "cache/protocol.py", "test_cache.py: any_pieces or history"
 MUTANTS = [
     # attention
     Mutant("the window is one too wide", "model/attention.py", "gap.abs() < window", "gap.abs() <= window", "test_model.py: written_out"),
-    Mutant("a token does not see itself", "model/attention.py", "seen = gap >= 0 if causal", "seen = gap > 0 if causal", "test_model.py: written_out"),
-    Mutant("the mask is flipped", "model/attention.py", "gap = r.queries[:, :, None] - r.keys[:, None, :]", "gap = r.keys[:, None, :] - r.queries[:, :, None]", "test_model.py: written_out"),
+    Mutant(
+        "a token does not see itself", "model/attention.py", "seen = gap >= 0 if causal", "seen = gap > 0 if causal", "test_model.py: written_out"
+    ),
+    Mutant(
+        "the mask is flipped",
+        "model/attention.py",
+        "gap = r.queries[:, :, None] - r.keys[:, None, :]",
+        "gap = r.keys[:, None, :] - r.queries[:, :, None]",
+        "test_model.py: written_out",
+    ),
     Mutant("a sink too few", "model/attention.py", "(r.keys < sinks)", "(r.keys < sinks - 1)", "test_model.py: written_out"),
     Mutant("empty cells are seen", "model/attention.py", "seen = seen & (r.keys >= 0)[:, None, :]", "seen = seen", "test_model.py: written_out"),
     Mutant("padding sees nothing: NaN", "model/attention.py", "return seen | (r.queries < 0)[:, :, None]", "return seen", "test_model.py: b3_n2"),
-    Mutant("a tree's branches see each other", "model/attention.py", "    if r.among is not None:", "    if False:", "test_cache.py: tree_is_its_paths"),
-    Mutant("KV heads are tiled, not grouped", "model/attention.py", "q = q.unflatten(2, (k.shape[2], -1))", "q = q.unflatten(2, (-1, k.shape[2])).transpose(2, 3)", "test_model.py: fused_attention"),
-    Mutant("scores are not scaled", "model/attention.py", "scores = torch.einsum(\"btghd,bsgd->bghts\", q, k) * q.shape[-1] ** -0.5", "scores = torch.einsum(\"btghd,bsgd->bghts\", q, k)", "test_model.py: fused_attention"),
+    Mutant(
+        "a tree's branches see each other", "model/attention.py", "    if r.among is not None:", "    if False:", "test_cache.py: tree_is_its_paths"
+    ),
+    Mutant(
+        "KV heads are tiled, not grouped",
+        "model/attention.py",
+        "q = q.unflatten(2, (k.shape[2], -1))",
+        "q = q.unflatten(2, (-1, k.shape[2])).transpose(2, 3)",
+        "test_model.py: fused_attention",
+    ),
+    Mutant(
+        "scores are not scaled",
+        "model/attention.py",
+        'scores = torch.einsum("btghd,bsgd->bghts", q, k) * q.shape[-1] ** -0.5',
+        'scores = torch.einsum("btghd,bsgd->bghts", q, k)',
+        "test_model.py: fused_attention",
+    ),
     Mutant("rotary pairs are neighbours", "model/attention.py", "x.roll(x.shape[-1] // 2, -1)", "x.roll(1, -1)", "test_model.py: rope_turns"),
-    Mutant("llama3 scaling stretches everything", "model/attention.py", "return f * keep + f / s.factor * (1 - keep)", "return f / s.factor", "test_model.py: closed_form"),
-    Mutant("angles follow the dtype", "model/transformer.py", "attention.frequencies(self.config).to(self.embed.weight.device)", "attention.frequencies(self.config).to(self.embed.weight)", "test_model.py: n1_angles"),
-    Mutant("q/k norm forgets k", "model/transformer.py", "self.k_norm(heads[:, h : h + g])", "heads[:, h : h + g]", "test_model.py: forward_is_the_oracle"),
-    Mutant("values are rotated too", "model/transformer.py", "q, k, v = turned[:, :h], turned[:, h:], heads[:, h + g :]", "q, k, v = turned[:, :h], turned[:, h:], attention.rope(heads[:, h + g :], *turns)", "test_model.py: forward_is_the_oracle"),
+    Mutant(
+        "llama3 scaling stretches everything",
+        "model/attention.py",
+        "return f * keep + f / s.factor * (1 - keep)",
+        "return f / s.factor",
+        "test_model.py: closed_form",
+    ),
+    Mutant(
+        "angles follow the dtype",
+        "model/transformer.py",
+        "attention.frequencies(self.config).to(self.embed.weight.device)",
+        "attention.frequencies(self.config).to(self.embed.weight)",
+        "test_model.py: n1_angles",
+    ),
+    Mutant(
+        "q/k norm forgets k",
+        "model/transformer.py",
+        "self.k_norm(heads[:, h : h + g])",
+        "heads[:, h : h + g]",
+        "test_model.py: forward_is_the_oracle",
+    ),
+    Mutant(
+        "values are rotated too",
+        "model/transformer.py",
+        "q, k, v = turned[:, :h], turned[:, h:], heads[:, h + g :]",
+        "q, k, v = turned[:, :h], turned[:, h:], attention.rope(heads[:, h + g :], *turns)",
+        "test_model.py: forward_is_the_oracle",
+    ),
     # cache
-    Mutant("a rejected token stays", CACHE, "torch.arange(t) >= torch.tensor(counts)[:, None]", "torch.arange(t) > torch.tensor(counts)[:, None]", "test_cache.py: rollback or rejected"),
+    Mutant(
+        "a rejected token stays",
+        CACHE,
+        "torch.arange(t) >= torch.tensor(counts)[:, None]",
+        "torch.arange(t) > torch.tensor(counts)[:, None]",
+        "test_cache.py: rollback or rejected",
+    ),
     Mutant("one kept token too few", CACHE, "self.top[row] = at + k", "self.top[row] = at + max(k - 1, 0)", "test_cache.py: rollback or tree"),
-    Mutant("a path is not moved into place", CACHE, "        if path is not None:\n            self.follow(counts, path)\n", "", "test_cache.py: tree_is_its_paths"),
+    Mutant(
+        "a path is not moved into place",
+        CACHE,
+        "        if path is not None:\n            self.follow(counts, path)\n",
+        "",
+        "test_cache.py: tree_is_its_paths",
+    ),
     Mutant("a moved path keeps its old positions", CACHE, "self.table[row, dst] = self.table[row, src]", "pass", "test_cache.py: tree_is_its_paths"),
     Mutant("copying a row forgets its positions", CACHE, "        self.table[dst] = self.table[src]\n", "", "test_cache.py: copying"),
-    Mutant("rows are copied one over the other", CACHE, "zip(dst, [self.top[s] for s in src])", "((d, self.top[s]) for d, s in zip(dst, src))", "test_cache.py: copying or history"),
+    Mutant(
+        "rows are copied one over the other",
+        CACHE,
+        "zip(dst, [self.top[s] for s in src])",
+        "((d, self.top[s]) for d, s in zip(dst, src))",
+        "test_cache.py: copying or history",
+    ),
     Mutant("a released row is not emptied", CACHE, "        self.table[row] = -1\n", "", "test_cache.py: copying or used_cache"),
-    Mutant("what was saved is shared, not copied", CACHE, "self.table[row].clone(), self.top[row]", "self.table[row], self.top[row]", "test_cache.py: saved_stays or history"),
-    Mutant("room is checked a token late", "cache/slab.py", "if last > self.cells:", "if last > self.cells + 1:", "test_cache.py: refused or staging_too_much"),
-    Mutant("a pass does not see its last key", CACHE, "self.where.span(max(self.first[r] + hi if causal", "self.where.span(max(self.first[r] + hi - 1 if causal", STAGE),
-    Mutant("ragged rows are put together in the wrong order", CACHE, "place[self.order] = torch.arange(len(self.order), device=flat.device)", "place[self.order] = torch.arange(len(self.order), device=flat.device).flip(0)", "test_contract.py: order_and_copies"),
+    Mutant(
+        "what was saved is shared, not copied",
+        CACHE,
+        "self.table[row].clone(), self.top[row]",
+        "self.table[row], self.top[row]",
+        "test_cache.py: saved_stays or history",
+    ),
+    Mutant(
+        "room is checked a token late",
+        "cache/slab.py",
+        "if last > self.cells:",
+        "if last > self.cells + 1:",
+        "test_cache.py: refused or staging_too_much",
+    ),
+    Mutant(
+        "a pass does not see its last key",
+        CACHE,
+        "self.where.span(max(self.first[r] + hi if causal",
+        "self.where.span(max(self.first[r] + hi - 1 if causal",
+        STAGE,
+    ),
+    Mutant(
+        "ragged rows are put together in the wrong order",
+        CACHE,
+        "place[self.order] = torch.arange(len(self.order), device=flat.device)",
+        "place[self.order] = torch.arange(len(self.order), device=flat.device).flip(0)",
+        "test_contract.py: order_and_copies",
+    ),
     # driver
-    Mutant("logits are read a token early", "run.py", "width + n - job.ask.read + i", "width + n - job.ask.read + i - 1", "test_contract.py: matrix and gqa and 512 and growing"),
-    Mutant("a chunk takes what is read with it", "run.py", "min(self.ask.sure, self.ask.width - self.ask.read)", "self.ask.sure", "test_contract.py: matrix and gqa and growing and (1- or 3-)"),
-    Mutant("a request that ends keeps its slots", "run.py", "        for job in over:\n            self.release(job)\n", "        for job in over:\n            self.jobs.remove(job)\n", "test_contract.py: order_and_copies"),
-    Mutant("closing forgets the caches", "run.py", "            for job in [*self.jobs]:\n                self.release(job)\n", "", "test_contract.py: closing"),
-    Mutant("branches that are dropped stay", "run.py", "                for slot in gone:\n                    each.release(slot)\n", "", "test_contract.py: pruned"),
+    Mutant(
+        "logits are read a token early",
+        "run.py",
+        "width + n - job.ask.read + i",
+        "width + n - job.ask.read + i - 1",
+        "test_contract.py: matrix and gqa and 512 and growing",
+    ),
+    Mutant(
+        "a chunk takes what is read with it",
+        "run.py",
+        "min(self.ask.sure, self.ask.width - self.ask.read)",
+        "self.ask.sure",
+        "test_contract.py: matrix and gqa and growing and (1- or 3-)",
+    ),
+    Mutant(
+        "a request that ends keeps its slots",
+        "run.py",
+        "        for job in over:\n            self.release(job)\n",
+        "        for job in over:\n            self.jobs.remove(job)\n",
+        "test_contract.py: order_and_copies",
+    ),
+    Mutant(
+        "closing forgets the caches",
+        "run.py",
+        "            for job in [*self.jobs]:\n                self.release(job)\n",
+        "",
+        "test_contract.py: closing",
+    ),
+    Mutant(
+        "branches that are dropped stay",
+        "run.py",
+        "                for slot in gone:\n                    each.release(slot)\n",
+        "",
+        "test_contract.py: pruned",
+    ),
     Mutant("forks are not copied", "run.py", "each.copy(src, dst)", "pass", "test_contract.py: matrix and gqa and 512 and (beam or parallel)"),
-    Mutant("a failing decoder takes all with it", "run.py", "        except Exception as error:  # a decoder that fails ends its own request and nobody else's\n            job.request.error = error\n", "        except ZeroDivisionError as error:\n            job.request.error = error\n", "test_contract.py: fails_alone and raises"),
-    Mutant("penalties forget what was cached in chunks", "run.py", "tokens[ask.at + lo :] = [fresh[lo + i] for i in stay]", "tokens[ask.at :] = [fresh[lo + i] for i in stay]", "test_contract.py: penalties_see"),
-    Mutant("penalties forget what is cached", "decode/outcome.py", "for t in (*known, *tokens[:cut])", "for t in tokens[:cut]", "test_contract.py: penalties_are_the_same"),
-    Mutant("log-probabilities of the filtered law", "decode/outcome.py", "x = self.logits[rows].float()", "x = self.probs[rows].log()", "test_contract.py: logprobs"),
+    Mutant(
+        "a failing decoder takes all with it",
+        "run.py",
+        "        except Exception as error:  # a decoder that fails ends its own request and nobody else's\n            job.request.error = error\n",
+        "        except ZeroDivisionError as error:\n            job.request.error = error\n",
+        "test_contract.py: fails_alone and raises",
+    ),
+    Mutant(
+        "penalties forget what was cached in chunks",
+        "run.py",
+        "tokens[ask.at + lo :] = [fresh[lo + i] for i in stay]",
+        "tokens[ask.at :] = [fresh[lo + i] for i in stay]",
+        "test_contract.py: penalties_see",
+    ),
+    Mutant(
+        "penalties forget what is cached",
+        "decode/outcome.py",
+        "for t in (*known, *tokens[:cut])",
+        "for t in tokens[:cut]",
+        "test_contract.py: penalties_are_the_same",
+    ),
+    Mutant(
+        "log-probabilities of the filtered law",
+        "decode/outcome.py",
+        "x = self.logits[rows].float()",
+        "x = self.probs[rows].log()",
+        "test_contract.py: logprobs",
+    ),
     # sampling
     Mutant("top-p drops the token that crosses", "decode/sampling.py", "within = (mass - top <", "within = (mass <", "test_sampling.py: c1_"),
     Mutant("penalties divide negative logits", "decode/sampling.py", "torch.where(x > 0, x / r, x * r)", "x / r", "test_sampling.py: c3_"),
-    Mutant("the penalty counts twice", "decode/outcome.py", "before += [(group, t) for t in (*known, *tokens[:cut])]", "before += [(group, t) for t in (*known, *known, *tokens[:cut])]", "test_sampling.py: c4_"),
-    Mutant("later drafts do not see earlier ones", "decode/outcome.py", "for t in tokens[cut : cut + i]]", "for t in tokens[cut : cut + i - 1]]", "test_sampling.py: c4_"),
-    Mutant("min-p is absolute", "decode/sampling.py", "w < least * w.amax(-1, keepdim=True)", "w < least", "test_sampling.py: each_setting and min-p"),
-    Mutant("forbidden only at the position itself", "decode/sampling.py", "if until is None or at < until", "if until is None or at == until", "test_contract.py: least_number"),
+    Mutant(
+        "the penalty counts twice",
+        "decode/outcome.py",
+        "before += [(group, t) for t in (*known, *tokens[:cut])]",
+        "before += [(group, t) for t in (*known, *known, *tokens[:cut])]",
+        "test_sampling.py: c4_",
+    ),
+    Mutant(
+        "later drafts do not see earlier ones",
+        "decode/outcome.py",
+        "for t in tokens[cut : cut + i]]",
+        "for t in tokens[cut : cut + i - 1]]",
+        "test_sampling.py: c4_",
+    ),
+    Mutant(
+        "min-p is absolute", "decode/sampling.py", "w < least * w.amax(-1, keepdim=True)", "w < least", "test_sampling.py: each_setting and min-p"
+    ),
+    Mutant(
+        "forbidden only at the position itself",
+        "decode/sampling.py",
+        "if until is None or at < until",
+        "if until is None or at == until",
+        "test_contract.py: least_number",
+    ),
     Mutant("noise forgets its purpose", "decode/sampling.py", " + purpose * 1609587929392839161", "", "test_sampling.py: noise or place"),
-    Mutant("noise forgets the branch", "decode/sampling.py", " + branch * 6364136223846793005", "", "test_sampling.py: written_out_hash or two_places"),
-    Mutant("the seed is read at another position", "decode/protocol.py", "+ (self.phase != \"refine\")", "+ 2 * (self.phase != \"refine\")", "test_sampling.py: place_reaches"),
-    Mutant("draft and verdict share their noise", "decode/outcome.py", "position[:, :k], ACCEPT)", "position[:, :k], DRAW)", "test_sampling.py: place_reaches"),
-    Mutant("the residual is drawn with the acceptance's noise", "decode/outcome.py", "noise(seed, branch, position, RESIDUAL)", "noise(seed, branch, position, ACCEPT)", "test_sampling.py: place_reaches"),
-    Mutant("u = 0 draws what has no probability", "decode/sampling.py", ".clamp(min=torch.finfo(p.dtype).tiny)", ".clamp(min=0.0)", "test_sampling.py: draws_nothing_at_zero or c6_no_number_draws"),
+    Mutant(
+        "noise forgets the branch", "decode/sampling.py", " + branch * 6364136223846793005", "", "test_sampling.py: written_out_hash or two_places"
+    ),
+    Mutant(
+        "the seed is read at another position",
+        "decode/protocol.py",
+        '+ (self.phase != "refine")',
+        '+ 2 * (self.phase != "refine")',
+        "test_sampling.py: place_reaches",
+    ),
+    Mutant(
+        "draft and verdict share their noise",
+        "decode/outcome.py",
+        "position[:, :k], ACCEPT)",
+        "position[:, :k], DRAW)",
+        "test_sampling.py: place_reaches",
+    ),
+    Mutant(
+        "the residual is drawn with the acceptance's noise",
+        "decode/outcome.py",
+        "noise(seed, branch, position, RESIDUAL)",
+        "noise(seed, branch, position, ACCEPT)",
+        "test_sampling.py: place_reaches",
+    ),
+    Mutant(
+        "u = 0 draws what has no probability",
+        "decode/sampling.py",
+        ".clamp(min=torch.finfo(p.dtype).tiny)",
+        ".clamp(min=0.0)",
+        "test_sampling.py: draws_nothing_at_zero or c6_no_number_draws",
+    ),
     Mutant("NaN goes on", "decode/outcome.py", "        if worst == 1:", "        if worst == 3:", "test_sampling.py: c8_"),
     # verify and speculation
-    Mutant("the residual is p", "decode/sampling.py", "rest = (target - torch.cat([q, nothing], 1)[row, count]).clamp(min=0)", "rest = target", "test_lossless.py: verify_follows"),
-    Mutant("the residual is |p - q|", "decode/sampling.py", "[row, count]).clamp(min=0)  # what", "[row, count]).abs()  # what", "test_lossless.py: verify_follows"),
-    Mutant("the ratio is upside down", "decode/sampling.py", "(u * chance(q) <= chance(p))", "(u * chance(p) <= chance(q))", "test_lossless.py: verify_follows"),
-    Mutant("acceptance goes on after a rejection", "decode/sampling.py", "right.int().cumprod(1).sum(1)", "right.int().sum(1)", "test_lossless.py: verify_follows"),
-    Mutant("the first guess is not checked", "decode/sampling.py", "    count, row = right.int()", "    right[:, :1] = draft[:, :1] >= 0\n    count, row = right.int()", "test_contract.py: wrong_draft_of_one"),
-    Mutant("the last guess of a right draft is thrown away", "decode/speculative.py", "Keep(len(fresh) + count,", "Keep(len(fresh) + max(count - 1, 0),", "test_contract.py: matrix and gqa and 512 and draft-same"),
-    Mutant("a draft cache is one token short for ever", "decode/drafters.py", "known = at if draft else known", "known = at + 1 if draft else known", "test_contract.py: perfect_drafter or depend_on_their_cache"),
-    Mutant("guesses go beyond the limit", "decode/speculative.py", "max(end - len(tokens) - 1, 0)", "10**6", "test_contract.py: stays_under or perfect_drafter"),
-    Mutant("the draft's q is thought one-hot", "decode/drafters.py", "return draft, torch.cat(q) if q else \"one-hot\"", "return draft, \"one-hot\"", "test_lossless.py: closed_form"),
+    Mutant(
+        "the residual is p",
+        "decode/sampling.py",
+        "rest = (target - torch.cat([q, nothing], 1)[row, count]).clamp(min=0)",
+        "rest = target",
+        "test_lossless.py: verify_follows",
+    ),
+    Mutant(
+        "the residual is |p - q|",
+        "decode/sampling.py",
+        "[row, count]).clamp(min=0)  # what",
+        "[row, count]).abs()  # what",
+        "test_lossless.py: verify_follows",
+    ),
+    Mutant(
+        "the ratio is upside down",
+        "decode/sampling.py",
+        "(u * chance(q) <= chance(p))",
+        "(u * chance(p) <= chance(q))",
+        "test_lossless.py: verify_follows",
+    ),
+    Mutant(
+        "acceptance goes on after a rejection",
+        "decode/sampling.py",
+        "right.int().cumprod(1).sum(1)",
+        "right.int().sum(1)",
+        "test_lossless.py: verify_follows",
+    ),
+    Mutant(
+        "the first guess is not checked",
+        "decode/sampling.py",
+        "    count, row = right.int()",
+        "    right[:, :1] = draft[:, :1] >= 0\n    count, row = right.int()",
+        "test_contract.py: wrong_draft_of_one",
+    ),
+    Mutant(
+        "the last guess of a right draft is thrown away",
+        "decode/speculative.py",
+        "Keep(len(fresh) + count,",
+        "Keep(len(fresh) + max(count - 1, 0),",
+        "test_contract.py: matrix and gqa and 512 and draft-same",
+    ),
+    Mutant(
+        "a draft cache is one token short for ever",
+        "decode/drafters.py",
+        "known = at if draft else known",
+        "known = at + 1 if draft else known",
+        "test_contract.py: perfect_drafter or depend_on_their_cache",
+    ),
+    Mutant(
+        "guesses go beyond the limit",
+        "decode/speculative.py",
+        "max(end - len(tokens) - 1, 0)",
+        "10**6",
+        "test_contract.py: stays_under or perfect_drafter",
+    ),
+    Mutant(
+        "the draft's q is thought one-hot",
+        "decode/drafters.py",
+        'return draft, torch.cat(q) if q else "one-hot"',
+        'return draft, "one-hot"',
+        "test_lossless.py: closed_form",
+    ),
     # stopping, refinement, cost
-    Mutant("the limit counts one more", "stop.py", "self.next - self.start >= self.limit", "self.next - self.start > self.limit", "test_stop.py: limit"),
-    Mutant("a string's start is shown", "stop.py", "hold = 0 if end or self.found else", "hold = 0 if True else", "test_stop.py: near_miss or any_split"),
+    Mutant(
+        "the limit counts one more", "stop.py", "self.next - self.start >= self.limit", "self.next - self.start > self.limit", "test_stop.py: limit"
+    ),
+    Mutant(
+        "a string's start is shown", "stop.py", "hold = 0 if end or self.found else", "hold = 0 if True else", "test_stop.py: near_miss or any_split"
+    ),
     Mutant("an open block is judged", "stop.py", "(settled is None or self.next < settled)", "True", "test_stop.py: may_change"),
-    Mutant("a text begins where it was first written", "stop.py", " and (settled is None or min(self.tokens) < settled)", "", "test_stop.py: out_of_order or taken_back"),
-    Mutant("the mask itself is drawn", "decode/refine.py", "    sampler = unmasked(sampler, mask)\n", "", "test_lossless.py: product_of_the_marginals"),
-    Mutant("the order is by confidence", "decode/refine.py", "[place for _, place in sorted(zip(order, places))]", "confident(places, confidence, seed)", "test_lossless.py: order_is_random"),
-    Mutant("a finished block is not written for the next", "decode/refine.py", "if after or at + len(x) < end:", "if after:", "test_contract.py: matrix and gqa and blocks and 512"),
-    Mutant("a beam's parents are mixed up", "decode/beam.py", "tuple(parents))", "tuple(sorted(parents)))", "test_contract.py: matrix and beam and 512"),
-    Mutant("keys are cached, values are not counted", "config.py", "return ((self.n_kv_heads, self.d_head),) * 2", "return ((self.n_kv_heads, self.d_head),)", "test_cost.py: known_numbers"),
-    Mutant("drawing is counted", "measure/clock.py", "        yield Stamped(step, seconds)\n        sync()\n        start = now()\n", "        start = now()\n        yield Stamped(step, seconds)\n        sync()\n", "test_cost.py: drawing"),
-    Mutant("the clock is read before the device is done", "measure/clock.py", "    for step in steps:\n        sync()\n        seconds", "    for step in steps:\n        seconds", "test_cost.py: queued or m1_"),
+    Mutant(
+        "a text begins where it was first written",
+        "stop.py",
+        " and (settled is None or min(self.tokens) < settled)",
+        "",
+        "test_stop.py: out_of_order or taken_back",
+    ),
+    Mutant(
+        "the mask itself is drawn", "decode/refine.py", "    sampler = unmasked(sampler, mask)\n", "", "test_lossless.py: product_of_the_marginals"
+    ),
+    Mutant(
+        "the order is by confidence",
+        "decode/refine.py",
+        "[place for _, place in sorted(zip(order, places))]",
+        "confident(places, confidence, seed)",
+        "test_lossless.py: order_is_random",
+    ),
+    Mutant(
+        "a finished block is not written for the next",
+        "decode/refine.py",
+        "if after or at + len(x) < end:",
+        "if after:",
+        "test_contract.py: matrix and gqa and blocks and 512",
+    ),
+    Mutant(
+        "a beam's parents are mixed up", "decode/beam.py", "tuple(parents))", "tuple(sorted(parents)))", "test_contract.py: matrix and beam and 512"
+    ),
+    Mutant(
+        "keys are cached, values are not counted",
+        "config.py",
+        "return ((self.n_kv_heads, self.d_head),) * 2",
+        "return ((self.n_kv_heads, self.d_head),)",
+        "test_cost.py: known_numbers",
+    ),
+    Mutant(
+        "drawing is counted",
+        "measure/clock.py",
+        "        yield Stamped(step, seconds)\n        sync()\n        start = now()\n",
+        "        start = now()\n        yield Stamped(step, seconds)\n        sync()\n",
+        "test_cost.py: drawing",
+    ),
+    Mutant(
+        "the clock is read before the device is done",
+        "measure/clock.py",
+        "    for step in steps:\n        sync()\n        seconds",
+        "    for step in steps:\n        seconds",
+        "test_cost.py: queued or m1_",
+    ),
 ]
 
 
@@ -134,7 +421,9 @@ def killed(m: Mutant | None, tests: str = "") -> tuple[bool, str]:
         signal.alarm(PATIENCE if m else 10 * PATIENCE)
         sys.path[:0] = [str(at / "src"), str(at / "tests")]
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            status = pytest.main(["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", f"tests/{name}", "-k", chosen])
+            status = pytest.main(
+                ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", f"tests/{name}", "-k", chosen]
+            )
         return status in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED), said.getvalue()[-1500:]
 
 

@@ -2,6 +2,7 @@
 
 Nothing here imports anything under test. A config is only looked at, as a bag of numbers.
 """
+
 from __future__ import annotations
 
 import math
@@ -76,11 +77,15 @@ class Plain:
     def turns(self, positions: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         for p in positions:
             if p not in self.turned:
-                e = rotate(torch.eye(self.c.d_head).double(), [p] * self.c.d_head, self.lengths)  # rotation is linear: what it does to each unit vector
+                e = rotate(
+                    torch.eye(self.c.d_head).double(), [p] * self.c.d_head, self.lengths
+                )  # rotation is linear: what it does to each unit vector
                 self.turned[p] = e
         return torch.stack([self.turned[p] for p in positions])
 
-    def logits(self, tokens: list[int], positions: list[int] | None = None, seen: torch.Tensor | None = None, layers: int | None = None) -> torch.Tensor:
+    def logits(
+        self, tokens: list[int], positions: list[int] | None = None, seen: torch.Tensor | None = None, layers: int | None = None
+    ) -> torch.Tensor:
         """[T, V]; seen [T, T] says which token looks at which (default: by position)."""
         c, w, n = self.c, self.w, len(tokens)
         positions = list(range(n)) if positions is None else positions
@@ -202,12 +207,12 @@ class Oracle:
     def beams(self, prompt: list[int], width: int, n: int) -> list[list[int]]:
         beams = [(0.0, list(prompt))]
         for _ in range(n):
-            longer = [(score + p, tokens + [i]) for score, tokens in beams for i, p in enumerate(self.last(tokens).log_softmax(-1).tolist())]
+            longer = [(score + p, [*tokens, i]) for score, tokens in beams for i, p in enumerate(self.last(tokens).log_softmax(-1).tolist())]
             beams = sorted(longer, key=lambda b: -b[0])[:width]
         return [tokens for _, tokens in beams]
 
     def refined(self, prompt: list[int], length: int, unknown: int, block: int, steps: int) -> list[int]:
-        """Blocks from left to right; in each, every pass the likeliest guesses stay, as many in every pass. The prompt is causal, a block sees itself."""
+        """Blocks from left to right; in each, every pass as many of the likeliest guesses stay. The prompt is causal, a block sees itself."""
         text, group = list(prompt), list(range(-len(prompt), 0))
         for at in range(0, length, block):
             x = [unknown] * min(block, length - at)

@@ -1,4 +1,5 @@
 """The bench on engines whose speed is known, and its peer against our own logits."""
+
 import io
 import json
 from dataclasses import replace

@@ -1,4 +1,5 @@
 """What is cached is what recomputing would give, whatever was staged, kept, taken back, copied, saved and loaded before. CASES 1.1 and 1.6."""
+
 from dataclasses import replace
 
 import pytest
@@ -421,7 +422,9 @@ def test_positions_are_asserted_by_a_model_that_knows_where_it_is():
     assert want != oracle().greedy(PROMPT, 12)
     for budget in (3, 512):
         served = {"target": (forward, Cache(GQA, Slab(2, 64))), "draft": (model, Cache(GQA, Slab(2, 64)))}
-        steps = list(run(served, [Request(speculative(PROMPT, small(3), limit=12), 12), Request(autoregressive(PROMPT[:4]), 3)], slots=2, budget=budget))
+        steps = list(
+            run(served, [Request(speculative(PROMPT, small(3), limit=12), 12), Request(autoregressive(PROMPT[:4]), 3)], slots=2, budget=budget)
+        )
         assert text(steps) == want
 
 

@@ -1,4 +1,5 @@
 """The command line as a user meets it: in a process of its own."""
+
 import json
 import subprocess
 import sys

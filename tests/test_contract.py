@@ -1,4 +1,5 @@
 """Attention × cache × decoder × driver: whatever is combined, the text is the one that recomputing everything gives, token for token (fp32, CPU)."""
+
 from collections import Counter
 from itertools import permutations
 
@@ -23,7 +24,7 @@ WARM = Sampler(temperature=0.8, top_k=20, top_p=0.95)
 
 
 def tree(prompt, guess):
-    """Greedy speculation over alternatives: guess(tokens) -> (nodes, the node before each, or -1). Lives here: the protocol must carry what it does not know."""
+    """Greedy speculation over alternatives: guess(tokens) -> (nodes, the node before each, or -1). Here, not in the package: the protocol must carry it."""
     tokens, fed = list(prompt), 0
     while True:
         nodes, parents = guess(tokens)
@@ -35,7 +36,7 @@ def tree(prompt, guess):
             depth.append(depth[n + parent] + 1 if parent >= 0 else n)
         out = yield Ask("verify", fresh + nodes, fed, n - 1, len(nodes) + 1, among=see, depths=depth)
         after, path = out.tokens, [-1]  # after[0] follows the text, after[1 + i] follows node i
-        while (right := [i for i, p in enumerate(parents) if p == path[-1] and nodes[i] == after[path[-1] + 1]]):
+        while right := [i for i, p in enumerate(parents) if p == path[-1] and nodes[i] == after[path[-1] + 1]]:
             path.append(right[0])
         new = [nodes[i] for i in path[1:]] + [after[path[-1] + 1]]
         yield Keep([*range(n), *(n + i for i in path[1:])], tuple((len(tokens) + i, t, True) for i, t in enumerate(new)))
@@ -46,7 +47,7 @@ def guesses(want):
     """Alternatives of which one branch is right, in another place every time, or none is."""
 
     def guess(tokens):
-        a, b, c = (want[len(tokens) :] + [1, 2, 3])[:3]
+        a, b, c = [*want[len(tokens) :], 1, 2, 3][:3]
         wrong = (a + 1) % 60
         return [([wrong, a, wrong, b, c], [-1, -1, 0, 1, 3]), ([a, wrong, b, wrong], [-1, 0, 0, 2]), ([wrong, wrong + 1], [-1, 0])][len(tokens) % 3]
 
@@ -178,7 +179,9 @@ def test_a_seed_is_its_own(partners):
     assert text(steps, PROMPT, len(others)) == oracle().sampled(PROMPT, N, Sampler(1.0), 42)
 
 
-@pytest.mark.parametrize("penalty", [Sampler(repetition=1.3), Sampler(frequency=0.4, presence=0.3), Sampler(0.8, repetition=1.2), Sampler(1.5, frequency=2.0)])
+@pytest.mark.parametrize(
+    "penalty", [Sampler(repetition=1.3), Sampler(frequency=0.4, presence=0.3), Sampler(0.8, repetition=1.2), Sampler(1.5, frequency=2.0)]
+)
 def test_penalties_see_only_their_own_row(penalty):
     """CASES B5: padding has token id 0, which here is a common token of the partner."""
     long = [0, 0, 4, 0, 7, 0, 0, 1, 0, 2, 0, 0]
@@ -247,7 +250,9 @@ def test_a_perfect_drafter_is_always_right(k):
     assert all(kept for row in verified for _, _, kept in row.writes)
     assert len(verified) == -(-limit // (k + 1)) and empty(served)
     drafts = [top - known for to, top, known in tops if to == "draft"]
-    assert drafts == [i for rounds in range(len(verified)) for i in range(min(k, limit - rounds * (k + 1) - 1))]  # its cache ends before the newest token
+    assert drafts == [
+        i for rounds in range(len(verified)) for i in range(min(k, limit - rounds * (k + 1) - 1))
+    ]  # its cache ends before the newest token
 
 
 def test_drafts_do_not_depend_on_their_cache():
@@ -258,7 +263,9 @@ def test_drafts_do_not_depend_on_their_cache():
         return draft.greedy(tokens, min(3, room))[len(tokens) :], "one-hot"
         yield
 
-    rounds = lambda drafter: [s.rows[0].writes for s in serve(lanes(draft=loud(noise=0.02)), [Request(speculative(PROMPT, drafter, limit=30), 30)]) if s.to == "target"]
+    rounds = lambda drafter: [
+        s.rows[0].writes for s in serve(lanes(draft=loud(noise=0.02)), [Request(speculative(PROMPT, drafter, limit=30), 30)]) if s.to == "target"
+    ]
     assert rounds(anew) == rounds(small(3))
     assert {kept for writes in rounds(small(3)) for _, _, kept in writes} == {True, False}  # or it has shown nothing
 
@@ -350,7 +357,11 @@ def test_no_end_before_the_least_number_of_tokens(least):
     """CASES D11: an end that is always likeliest is drawn first as token least + 1, in whatever round that falls."""
     eos = 17
     law = Sampler(bias=((eos, 1e4),), forbid=((eos, eos + 1, len(PROMPT) + least),))
-    for decoder in (autoregressive(PROMPT, law), speculative(PROMPT, small(4, law), law, limit=N), speculative(PROMPT, always([eos] * 4), law, limit=N)):
+    for decoder in (
+        autoregressive(PROMPT, law),
+        speculative(PROMPT, small(4, law), law, limit=N),
+        speculative(PROMPT, always([eos] * 4), law, limit=N),
+    ):
         steps = serve(lanes(draft=loud()), [Request(decoder, N, ends([eos]))])
         assert text(steps)[len(PROMPT) :].index(eos) == least and len(text(steps)) == len(PROMPT) + least + 1
         assert finishes(steps) == {0: "stop"}
@@ -465,7 +476,12 @@ def wide_q():
 def test_who_fails_fails_alone(how):
     make, kind, words = BROKEN[how]
     bad = Request(make(), N)
-    requests = [Request(autoregressive(PROMPT[:4], WARM, 2), N), bad, Request(speculative(PROMPT, small(2), limit=N), N), Request(autoregressive(PROMPT[:7]), N)]
+    requests = [
+        Request(autoregressive(PROMPT[:4], WARM, 2), N),
+        bad,
+        Request(speculative(PROMPT, small(2), limit=N), N),
+        Request(autoregressive(PROMPT[:7]), N),
+    ]
     steps = serve(lanes(rows=3, capacity=40, draft=loud(noise=0.02)), requests, slots=3)
     assert finishes(steps) == {0: "length", 1: "error", 2: "length", 3: "length"}
     assert isinstance(bad.error, kind) and words in str(bad.error)
@@ -500,7 +516,11 @@ def test_closing_frees_everything(after):
             closed.append(name)
 
     served = lanes(rows=2, draft=loud(noise=0.02))
-    steps = run(served, [Request(watched(autoregressive(PROMPT), 0)), Request(watched(speculative(PROMPT, small(3)), 1)), Request(watched(uncached(PROMPT), 2))], slots=2)
+    steps = run(
+        served,
+        [Request(watched(autoregressive(PROMPT), 0)), Request(watched(speculative(PROMPT, small(3)), 1)), Request(watched(uncached(PROMPT), 2))],
+        slots=2,
+    )
     for _ in range(after):
         next(steps)
     assert not empty(served)

@@ -1,4 +1,5 @@
 """The counted cost against torch's own counter, real tensors and loops; and time, with a clock that the test holds. CASES M1, M2, M4."""
+
 from dataclasses import replace
 from math import inf, isnan
 
@@ -126,7 +127,9 @@ def spied(model, reads: list):
     return forward
 
 
-@pytest.mark.parametrize("name, budget", [("draft", 512), *((n, b) for n in ("autoregressive", "ngram", "blocks", "masked", "parallel") for b in (4, 512))])
+@pytest.mark.parametrize(
+    "name, budget", [("draft", 512), *((n, b) for n in ("autoregressive", "ngram", "blocks", "masked", "parallel") for b in (4, 512))]
+)
 def test_a_step_costs_what_its_pass_did(name, budget):
     """Tokens multiplied and logits read, as a spy on the forward saw them."""
     decoder = {
@@ -257,7 +260,11 @@ def test_an_answer_that_ends_at_once():
 
 def test_predicted_is_the_largest_ceiling_of_each_lane():
     big, little = preset("llama-3.2-1b"), preset("smollm2-135m")
-    steps = [Step((Row(0, "draft", 50, 1),), "draft"), Step((Row(0, "verify", 50, 4, ((51, 1, True), (52, 1, True), (53, 2, True), (54, 1, True))),)), Step((Row(0, "decode", 0, 0, finish="cancelled"),))]
+    steps = [
+        Step((Row(0, "draft", 50, 1),), "draft"),
+        Step((Row(0, "verify", 50, 4, ((51, 1, True), (52, 1, True), (53, 2, True), (54, 1, True))),)),
+        Step((Row(0, "decode", 0, 0, finish="cancelled"),)),
+    ]
     device = Device("d", 1e11, 1e13, 1e-4)
     got = [s for _, s in predicted(steps, {"target": big, "draft": little}, device)]
     want = [cost(little, [(50, 1)]).bytes / 1e11, cost(big, [(50, 4)]).bytes / 1e11, 0.0]

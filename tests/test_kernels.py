@@ -4,6 +4,7 @@ Mutants that must die here: the last tile of a ragged matrix (store only whole t
 that reuses the first one's total; bf16 by cutting off instead of rounding; gate and up exchanged;
 norm left out on one of the two paths; an embedding that returns padding for an id just past the vocabulary; thread count of PyTorch changed.
 """
+
 import copy
 import subprocess
 import sys
@@ -152,7 +153,9 @@ def test_greedy_tokens_are_the_same_through_a_cache(config):
     assert greedy(fast) == said
 
 
-@pytest.mark.parametrize("config", [PLAIN, ODD, replace(PLAIN, window=4, sinks=1), replace(PLAIN, causal=False)], ids=["gqa", "qk norm", "window", "two-way"])
+@pytest.mark.parametrize(
+    "config", [PLAIN, ODD, replace(PLAIN, window=4, sinks=1), replace(PLAIN, causal=False)], ids=["gqa", "qk norm", "window", "two-way"]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fixed", [False, True])
 def test_the_attention_loop_leaves_the_same_logits_and_the_same_cache(config, dtype, fixed):

@@ -1,4 +1,5 @@
 """What may import what; how large the core is, and that it stands alone."""
+
 import ast
 import os
 import shutil
@@ -29,8 +30,29 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
-CORE = ["config.py", "model/attention.py", "model/transformer.py", "cache/*.py", "decode/*.py", "run.py", "stop.py", "measure/cost.py", "measure/clock.py"]
-CORE_TESTS = ["conftest.py", "oracles.py", "loud.py", "test_cache.py", "test_contract.py", "test_cost.py", "test_lossless.py", "test_model.py", "test_sampling.py", "test_stop.py"]
+CORE = [
+    "config.py",
+    "model/attention.py",
+    "model/transformer.py",
+    "cache/*.py",
+    "decode/*.py",
+    "run.py",
+    "stop.py",
+    "measure/cost.py",
+    "measure/clock.py",
+]
+CORE_TESTS = [
+    "conftest.py",
+    "oracles.py",
+    "loud.py",
+    "test_cache.py",
+    "test_contract.py",
+    "test_cost.py",
+    "test_lossless.py",
+    "test_model.py",
+    "test_sampling.py",
+    "test_stop.py",
+]
 
 
 def core() -> list[Path]:
@@ -69,11 +91,21 @@ def test_this_test_sees_imports(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
     (tmp_path / "model").mkdir()
     file = tmp_path / "model" / "a.py"
-    file.write_text("import os.path\nfrom ..run import Step\nfrom . import b\ndef f():\n    from tokenpace.show import live\n    from .. import load\n")
+    file.write_text(
+        "import os.path\nfrom ..run import Step\nfrom . import b\ndef f():\n    from tokenpace.show import live\n    from .. import load\n"
+    )
     assert imports(file) == {("os", "path"), ("tokenpace", "run"), ("tokenpace", "model"), ("tokenpace", "show"), ("tokenpace", "load")}
 
 
-@pytest.mark.parametrize("name, below", [("decode", {"decode"}), ("cache", {"cache"}), ("model/attention.py", {"config", "cache"}), ("model/transformer.py", {"config", "cache", "model"})])
+@pytest.mark.parametrize(
+    "name, below",
+    [
+        ("decode", {"decode"}),
+        ("cache", {"cache"}),
+        ("model/attention.py", {"config", "cache"}),
+        ("model/transformer.py", {"config", "cache", "model"}),
+    ],
+)
 def test_who_knows_nobody_else(name, below):
     """Decoders see logits and know no model or cache; a cache knows no model; the model talks to a cache through a Pass."""
     at = PACKAGE / name
@@ -99,7 +131,9 @@ def test_the_core_needs_torch_alone(path):
         if name[0] != "tokenpace":
             assert name[0] in sys.stdlib_module_names or name[0] == "torch", f"{path.name} needs {name[0]}"
         elif len(name) > 1:
-            assert any(m[: len(name) - 1] == name[1:] or m == (*name[1:], "__init__") for m in mine), f"{path.name} needs {'.'.join(name)}, which is not core"
+            assert any(m[: len(name) - 1] == name[1:] or m == (*name[1:], "__init__") for m in mine), (
+                f"{path.name} needs {'.'.join(name)}, which is not core"
+            )
 
 
 @pytest.mark.parametrize("name", ["config.py", "measure/cost.py"])
@@ -108,7 +142,13 @@ def test_numbers_need_no_torch(name):
 
 
 def python(*arguments: str, path: Path, cwd: Path = ROOT) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"})
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+    )
 
 
 def test_the_core_stands_alone(tmp_path):
@@ -133,5 +173,7 @@ def test_importing_is_light():
     heavy = ["matplotlib", "ipywidgets", "transformers", "numba", "scipy", "huggingface_hub", "tokenizers", "gguf", "torch"]
     done = python("-c", f"import sys, tokenpace; print([m for m in {heavy} if m in sys.modules])", path=ROOT / "src")
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
-    core_only = python("-c", f"import sys, tokenpace.run, tokenpace.measure.clock; print([m for m in {heavy[:-1]} if m in sys.modules])", path=ROOT / "src")
+    core_only = python(
+        "-c", f"import sys, tokenpace.run, tokenpace.measure.clock; print([m for m in {heavy[:-1]} if m in sys.modules])", path=ROOT / "src"
+    )
     assert core_only.stdout.strip() == "[]", core_only.stdout + core_only.stderr

@@ -2,6 +2,7 @@
 
 Right rules have a total variation of 0; the slips known from real projects have 0.12 to 0.78 (CASES 1.4), which 20,000 draws cannot miss.
 """
+
 import math
 from collections import Counter
 from itertools import product
@@ -104,7 +105,9 @@ def test_a_draft_model_changes_no_law(name, k):
 def test_guesses_without_a_law(name, drafter):
     """CASES D1: what was not drawn but chosen has a one-hot q, and the text keeps its law."""
     s, prompt = LAWS[name], (0, 1, 2, 0, 1)
-    found = counted((speculative([*prompt], small(3) if drafter == "greedy model" else ngram(3, 1), s, i, LENGTH) for i in range(N)), {"draft": DRAFT}, prompt)
+    found = counted(
+        (speculative([*prompt], small(3) if drafter == "greedy model" else ngram(3, 1), s, i, LENGTH) for i in range(N)), {"draft": DRAFT}, prompt
+    )
     assert chi_square(found, target_law(s, prompt), N) > ALPHA
 
 
@@ -163,10 +166,12 @@ def drawn(p: torch.Tensor, q: torch.Tensor, n: int = N, cut: slice = slice(0, 0)
     k, row = len(q), torch.arange(n)
     draft = torch.stack([draw(q[i].expand(n, V), noise(row, torch.tensor(0), torch.tensor(i), DRAW)) for i in range(k)], 1)
     draft[cut] = -1
-    u, last = (torch.stack([noise(row, torch.tensor(0), torch.tensor(i), purpose) for i in range(m)], 1) for purpose, m in ((ACCEPT, k), (RESIDUAL, k + 1)))
+    u, last = (
+        torch.stack([noise(row, torch.tensor(0), torch.tensor(i), purpose) for i in range(m)], 1) for purpose, m in ((ACCEPT, k), (RESIDUAL, k + 1))
+    )
     count, token = verify(p.expand(n, -1, -1), q.expand(n, -1, -1), draft, u, last)
     assert int(count.min()) >= 0 and int(count.max()) <= k and not bool((count[cut] > 0).any())
-    texts = [tuple(d[:c]) + (t,) for d, c, t in zip(draft.tolist(), count.tolist(), token.tolist())]
+    texts = [(*d[:c], t) for d, c, t in zip(draft.tolist(), count.tolist(), token.tolist())]
     return [text + tuple(invert(p[i].tolist(), uniform(n + j, 0, i, 3)) for i in range(len(text), k + 1)) for j, text in enumerate(texts)]
 
 

@@ -1,4 +1,5 @@
 """The forward against the oracle of loops, for every member of the family; and what a forward on the fast path must not do. CASES 1.10."""
+
 import math
 from dataclasses import replace
 
@@ -180,7 +181,18 @@ def test_parameters_are_the_configs(name):
     assert sum(w.numel() for w in Transformer(FAMILY[name]).parameters()) == FAMILY[name].n_params
 
 
-@pytest.mark.parametrize("name, millions", [("smollm2-135m", 134.5), ("qwen2.5-0.5b", 494.0), ("llama-3.2-1b", 1235.8), ("tinyllama-1.1b", 1100.0), ("llama-2-7b", 6738.4), ("llama-3.1-8b", 8030.3), ("qwen3-0.6b", 596.0)])
+@pytest.mark.parametrize(
+    "name, millions",
+    [
+        ("smollm2-135m", 134.5),
+        ("qwen2.5-0.5b", 494.0),
+        ("llama-3.2-1b", 1235.8),
+        ("tinyllama-1.1b", 1100.0),
+        ("llama-2-7b", 6738.4),
+        ("llama-3.1-8b", 8030.3),
+        ("qwen3-0.6b", 596.0),
+    ],
+)
 def test_presets_have_the_size_of_what_they_copy(name, millions):
     assert preset(name).n_params / 1e6 == pytest.approx(millions, abs=0.06)
 
@@ -224,7 +236,12 @@ def test_bad_numbers(change, words):
 
 def test_unknown_keys_are_refused_with_the_nearest():
     numbers = {f: getattr(GQA, f) for f in ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff")}
-    assert ModelConfig.from_dict({**numbers, "rope_scaling": dict(factor=2.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=64)}).rope_scaling.factor == 2
+    assert (
+        ModelConfig.from_dict(
+            {**numbers, "rope_scaling": dict(factor=2.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=64)}
+        ).rope_scaling.factor
+        == 2
+    )
     with pytest.raises(ValueError, match="rope_teta.*rope_theta"):
         ModelConfig.from_dict({**numbers, "rope_teta": 1e4})
 
@@ -242,7 +259,7 @@ def test_n1_angles_stay_fp32(dtype):
     """In bf16 positions beyond 256 would merge."""
     model = Transformer(replace(GQA, context=8192)).to(dtype)
     assert model.frequencies.dtype == torch.float32 and torch.equal(model.frequencies, attention.frequencies(GQA))
-    cos, sin = attention.turns(torch.tensor([257, 256, 4095, 4094]), model.frequencies)
+    cos, _ = attention.turns(torch.tensor([257, 256, 4095, 4094]), model.frequencies)
     assert cos.dtype == torch.float32 and len({tuple(row) for row in cos[:, 0].tolist()}) == 4
     want = torch.tensor([[math.cos(2 * math.pi * p / w) for w in wavelengths(GQA)] for p in (257, 256, 4095, 4094)])
     torch.testing.assert_close(cos[:, 0, :4], want, atol=3e-4, rtol=0)
@@ -291,7 +308,10 @@ def test_the_fixed_slab_compiles_whole():
     model, rows = loud(), 2
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     with torch._dynamo.config.patch(error_on_recompile=True):
-        for (tokens, flight, read), (_, twin, _) in zip(decode_steps(model, Cache(GQA, Slab(rows, 60, fixed=True)), 50, rows), decode_steps(model, Cache(GQA, Slab(rows, 60, fixed=True)), 50, rows)):
+        for (tokens, flight, read), (_, twin, _) in zip(
+            decode_steps(model, Cache(GQA, Slab(rows, 60, fixed=True)), 50, rows),
+            decode_steps(model, Cache(GQA, Slab(rows, 60, fixed=True)), 50, rows),
+        ):
             torch.testing.assert_close(compiled(tokens, flight, read), model(tokens, twin, read), atol=1e-5, rtol=1e-5)
     torch._dynamo.reset()
 
@@ -310,7 +330,18 @@ def test_the_fixed_slab_never_moves():
 class Waits(TorchDispatchMode):
     """Every operation after which the host must know a number that is on the device."""
 
-    HOST = {"_local_scalar_dense", "nonzero", "item", "is_nonzero", "masked_select", "unique", "_unique2", "equal", "repeat_interleave", "nonzero_static"}
+    HOST = {
+        "_local_scalar_dense",
+        "nonzero",
+        "item",
+        "is_nonzero",
+        "masked_select",
+        "unique",
+        "_unique2",
+        "equal",
+        "repeat_interleave",
+        "nonzero_static",
+    }
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,5 @@
 """The tests are tested: each slip in mutants.py must be noticed by the few tests it names."""
+
 import json
 import os
 import subprocess
@@ -14,7 +15,10 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def answers() -> dict:
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("mutants.py"), "--json"], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        [sys.executable, Path(__file__).with_name("mutants.py"), "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)

@@ -1,4 +1,5 @@
 """Every setting against enumeration in plain numbers, the order in which they act, their edges, and noise. CASES 1.3."""
+
 import math
 import random
 from dataclasses import replace
@@ -61,7 +62,17 @@ SETTINGS = {
     "greedy, penal": dict(repetition=3.0, frequency=0.3),
     "greedy, forbidden": dict(forbid=((0, 7, None),)),
     "top-k and top-p": dict(temperature=0.9, top_k=4, top_p=0.7),
-    "all": dict(temperature=0.8, top_k=6, top_p=0.9, min_p=0.05, repetition=1.3, presence=0.2, frequency=0.1, bias=((1, 1.0), (2, 0.5)), forbid=((6, 7, None),)),
+    "all": dict(
+        temperature=0.8,
+        top_k=6,
+        top_p=0.9,
+        min_p=0.05,
+        repetition=1.3,
+        presence=0.2,
+        frequency=0.1,
+        bias=((1, 1.0), (2, 0.5)),
+        forbid=((6, 7, None),),
+    ),
 }
 
 
@@ -78,14 +89,18 @@ def test_each_setting_is_what_its_words_say(name, seed):
 
 @pytest.mark.parametrize("size", [5, 1023, 1024, 1025, 3000])
 @pytest.mark.parametrize("flat", [0.0, 0.01, 3.0])
-@pytest.mark.parametrize("setting", [dict(top_p=0.9), dict(top_p=0.9999), dict(top_k=1500), dict(top_k=1024, top_p=0.5), dict(top_k=2, top_p=0.4)], ids=str)
+@pytest.mark.parametrize(
+    "setting", [dict(top_p=0.9), dict(top_p=0.9999), dict(top_k=1500), dict(top_k=1024, top_p=0.5), dict(top_k=2, top_p=0.4)], ids=str
+)
 def test_large_vocabularies_and_flat_distributions(size, flat, setting):
     """A nucleus is looked for among a thousand tokens first: what does not fit there must be found too."""
     generator = torch.Generator().manual_seed(3)
     logits = flat * torch.randn(size, generator=generator) + torch.linspace(0, 1e-3, size)  # no ties
     s = Sampler(temperature=1.0, **setting)
     got, want = distribution(logits.tolist(), s), law(logits.tolist(), s)
-    assert abs(len(support(got)) - sum(p > 0 for p in want)) <= (1 if size < 1500 or flat == 3 else 3)  # fp32 sums of a flat nucleus may cross p a token earlier
+    assert abs(len(support(got)) - sum(p > 0 for p in want)) <= (
+        1 if size < 1500 or flat == 3 else 3
+    )  # fp32 sums of a flat nucleus may cross p a token earlier
     assert got.tolist() == pytest.approx(want, abs=1e-5)
 
 
@@ -137,7 +152,10 @@ def test_filters_leave_the_logits_as_they_were():
 # The rows of CASES 1.3
 
 
-@pytest.mark.parametrize("p, top_p, kept", [([0.5, 0.3, 0.15, 0.05], 0.6, {0, 1}), ([0.4, 0.3, 0.2, 0.1], 0.8, {0, 1, 2}), ([0.25] * 4, 0.5, 2), ([0.05, 0.15, 0.3, 0.5], 0.6, {2, 3})])
+@pytest.mark.parametrize(
+    "p, top_p, kept",
+    [([0.5, 0.3, 0.15, 0.05], 0.6, {0, 1}), ([0.4, 0.3, 0.2, 0.1], 0.8, {0, 1, 2}), ([0.25] * 4, 0.5, 2), ([0.05, 0.15, 0.3, 0.5], 0.6, {2, 3})],
+)
 def test_c1_the_token_that_crosses_is_in(p, top_p, kept):
     got = distribution(logits_of(p), Sampler(1.0, top_p=top_p))
     assert (len(support(got)) if isinstance(kept, int) else support(got)) == kept
@@ -221,10 +239,18 @@ def test_c6_rare_tokens_are_not_biased():
 def test_c7_filters_of_low_logits():
     x = [-50.0, -60.0, -55.0, -1000.0]
     assert support(distribution(x, Sampler(1.0, top_k=2))) == {0, 2}
-    assert distribution(x, Sampler(1.0, top_k=0)).tolist() == distribution(x, Sampler(1.0, top_k=4 + 9)).tolist() == distribution(x, Sampler(1.0)).tolist()
+    assert (
+        distribution(x, Sampler(1.0, top_k=0)).tolist()
+        == distribution(x, Sampler(1.0, top_k=4 + 9)).tolist()
+        == distribution(x, Sampler(1.0)).tolist()
+    )
 
 
-@pytest.mark.parametrize("decoder", [lambda: autoregressive(PROMPT), lambda: autoregressive(PROMPT, Sampler(1.0)), lambda: speculative(PROMPT, ngram(3)), lambda: beam(PROMPT, 2, 4)], ids=["greedy", "warm", "speculative", "beam"])
+@pytest.mark.parametrize(
+    "decoder",
+    [lambda: autoregressive(PROMPT), lambda: autoregressive(PROMPT, Sampler(1.0)), lambda: speculative(PROMPT, ngram(3)), lambda: beam(PROMPT, 2, 4)],
+    ids=["greedy", "warm", "speculative", "beam"],
+)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_c8_nan_is_named(decoder, bad):
     """One row is spoilt; its partner goes on."""
@@ -268,7 +294,17 @@ def scores(prompts, width=3, limit=4):
 
 def test_c13_beams_score_the_answer_only():
     """Independent of the prompt's length and of who shares the batch: the best texts, best first."""
-    best = sorted((0.5**a * 0.3**b * 0.2**c for a in range(5) for b in range(5) for c in range(5) if a + b + c == 4 for _ in range(math.comb(4, a) * math.comb(4 - a, b))), reverse=True)
+    best = sorted(
+        (
+            0.5**a * 0.3**b * 0.2**c
+            for a in range(5)
+            for b in range(5)
+            for c in range(5)
+            if a + b + c == 4
+            for _ in range(math.comb(4, a) * math.comb(4 - a, b))
+        ),
+        reverse=True,
+    )
     alone = scores([[1]])
     assert alone == scores([[0, 1, 2] * 7]) == scores([[1], [2, 2, 0]])[:1]
     assert alone[0] == pytest.approx(best[:3])
@@ -279,7 +315,10 @@ def test_c13_beams_score_the_answer_only():
 
 def test_noise_is_what_it_was():
     """Golden numbers: a seed that was noted down must give the same text for ever."""
-    got = [float(noise(*map(torch.tensor, place), purpose)) for *place, purpose in [(0, 0, 0, 0), (42, 0, 11, DRAW), (42, 3, 11, ACCEPT), (-7, 0, 100_000, RESIDUAL), (2**63 - 1, 1, 1, 3)]]
+    got = [
+        float(noise(*map(torch.tensor, place), purpose))
+        for *place, purpose in [(0, 0, 0, 0), (42, 0, 11, DRAW), (42, 3, 11, ACCEPT), (-7, 0, 100_000, RESIDUAL), (2**63 - 1, 1, 1, 3)]
+    ]
     assert got == GOLDEN
 
 
@@ -301,7 +340,17 @@ def grid(**ranges):
     return torch.stack([noise(s[:, None, None], b[None, :, None], p[None, None, :], w) for w in axes[3]], -1)
 
 
-@pytest.mark.parametrize("ranges", [dict(seed=(20_000,)), dict(position=(20_000,)), dict(branch=(20_000,)), dict(seed=(-70, 70), branch=(8,), position=(30,), purpose=(4,)), dict(seed=(10**12, 10**12 + 20_000))], ids=str)
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        dict(seed=(20_000,)),
+        dict(position=(20_000,)),
+        dict(branch=(20_000,)),
+        dict(seed=(-70, 70), branch=(8,), position=(30,), purpose=(4,)),
+        dict(seed=(10**12, 10**12 + 20_000)),
+    ],
+    ids=str,
+)
 def test_noise_is_uniform(ranges):
     u = grid(**ranges).flatten()
     assert float(u.min()) > 0 and float(u.max()) < 1 and len(u.unique()) == len(u)

@@ -1,4 +1,5 @@
 """Where a text ends, and what of it may be shown. CASES C10, C11."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +34,11 @@ def cut(text, strings):
 # Strings
 
 
-@pytest.mark.parametrize("pieces", [["the br", "own f", "ox jumps"], ["the brown fox", " jumps"], [*"the brown fox jumps"], ["the brown", " ", "f", "ox", " jumps"]], ids=str)
+@pytest.mark.parametrize(
+    "pieces",
+    [["the br", "own f", "ox jumps"], ["the brown fox", " jumps"], [*"the brown fox jumps"], ["the brown", " ", "f", "ox", " jumps"]],
+    ids=str,
+)
 def test_c10_a_stop_string_over_tokens(pieces):
     released, found = shown(pieces, ["own fox"])
     assert found and "".join(released) == "the br"
@@ -148,7 +153,7 @@ def test_what_was_written_behind_the_end_is_taken_back():
     text = Text(rule=ends([9]))
     assert text.take(kept((3, 1), (2, 2)), settled=0)[1] is None
     writes, why = text.take(kept((0, 5), (1, 9)), settled=4)
-    assert why == "stop" and writes[:2] == kept((0, 5), (1, 9)) and {w for w in writes[2:]} == {(2, None, True), (3, None, True)}
+    assert why == "stop" and writes[:2] == kept((0, 5), (1, 9)) and set(writes[2:]) == {(2, None, True), (3, None, True)}
 
 
 def test_places_that_may_change_are_not_judged():
@@ -161,7 +166,12 @@ def test_places_that_may_change_are_not_judged():
     assert text.take(kept((10, 1)), settled=None) == ((), "stop")
 
 
-@given(n=st.integers(1, 12), limit=st.none() | st.integers(1, 12), stop=st.none() | st.integers(0, 11), sizes=st.lists(st.integers(1, 5), min_size=12, max_size=12))
+@given(
+    n=st.integers(1, 12),
+    limit=st.none() | st.integers(1, 12),
+    stop=st.none() | st.integers(0, 11),
+    sizes=st.lists(st.integers(1, 5), min_size=12, max_size=12),
+)
 def test_any_blocks_end_where_single_tokens_end(n, limit, stop, sizes):
     """Tokens 0, 1, 2, … in blocks of any size: the text ends at the limit or after the stop, whichever comes first, and not before."""
     text, got, at, why = Text(limit, None if stop is None else ends([stop])), [], 0, None

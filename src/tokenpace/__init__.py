@@ -10,6 +10,7 @@ Read it in this order; each file opens with what the one before it lacked:
     decode/refine           all places at once         run, stop           one loop for all of them
     measure/cost            what a pass must take      measure/clock       what it did take
 """
+
 import sys
 from importlib import import_module
 from types import ModuleType

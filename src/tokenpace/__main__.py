@@ -2,6 +2,7 @@
 
 `--json` prints one JSON object on stdout and nothing else. Exit status 0, or 2 with one line on stderr: what was wrong and what to do.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -32,7 +33,9 @@ def option(*flags, **how):
 
 
 JSON = option("--json", action="store_true", help="one JSON object on stdout and nothing else")
-MODEL = option("--model", default="smollm2-135m", help="a name of the registry, hf:OWNER/NAME, shape:NAME, a .gguf file or a folder (default %(default)s)")
+MODEL = option(
+    "--model", default="smollm2-135m", help="a name of the registry, hf:OWNER/NAME, shape:NAME, a .gguf file or a folder (default %(default)s)"
+)
 WRITING = [
     MODEL,
     option("--prompt", required=True, help="the text to continue; - reads it from stdin"),
@@ -91,7 +94,10 @@ def generate(a) -> dict:
     if not a.json:
         print(rest if lm.tokenizer else " ".join(map(str, out.tokens)))
         pace = f", {1e3 * out.tpot:.1f} ms/token after the first" if isfinite(out.tpot) else ""
-        print(f"[{len(out.tokens)} tokens in {out.passes} passes{pace}; {lm.card['dtype']} on {lm.device}; ended by: {out.finish_reason}]", file=sys.stderr)
+        print(
+            f"[{len(out.tokens)} tokens in {out.passes} passes{pace}; {lm.card['dtype']} on {lm.device}; ended by: {out.finish_reason}]",
+            file=sys.stderr,
+        )
     return {k: v for k, v in asdict(out).items() if k not in ("error", "logprobs")} | {"model": lm.card, "decoder": a.decoder}
 
 
@@ -158,7 +164,11 @@ COMMANDS = {
     "race": (
         race,
         "The same prompt through several decoders, one ledger row each.",
-        [*WRITING, option("--decoder", action="append", help="may be given several times (default: all)"), option("--drafter", help="a small model with the same vocabulary")],
+        [
+            *WRITING,
+            option("--decoder", action="append", help="may be given several times (default: all)"),
+            option("--drafter", help="a small model with the same vocabulary"),
+        ],
     ),
     "probe": (
         probe,
@@ -168,7 +178,11 @@ COMMANDS = {
     "bench": (
         bench,
         "Against peers, in one run; raw samples are kept.",
-        [option("--suite", default="batch1"), option("--against", default="transformers"), option("--json", metavar="FILE", help="write everything there")],
+        [
+            option("--suite", default="batch1"),
+            option("--against", default="transformers"),
+            option("--json", metavar="FILE", help="write everything there"),
+        ],
     ),
     "fetch": (fetch, "Download a model of the registry into the cache folder.", [option("model"), JSON]),
     "doctor": (doctor, "What this machine has, what it lacks, and what that costs.", [JSON]),

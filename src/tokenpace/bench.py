@@ -4,6 +4,7 @@ A shared or warm machine changes its speed within seconds, so two figures from d
 by round; ratios are formed within a round, and only then is a median taken. Raw seconds, the machine and the roof are kept: the rest is a fold.
 An engine or a suite more is one row in a table.
 """
+
 from __future__ import annotations
 
 import copy

@@ -2,6 +2,7 @@
 
 Nothing here needs torch, so a laptop can reason about a model it could never load.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
@@ -127,7 +128,9 @@ PRESETS: dict[str, ModelConfig] = {
     "smollm2-1.7b": ModelConfig(49_152, 2048, 24, 32, 32, 64, 8192, context=8192, rope_theta=1.3e5),
     "llama-3.2-3b": ModelConfig(128_256, 3072, 28, 24, 8, 128, 8192, context=131_072, rope_theta=5e5, rope_scaling=_LLAMA32),
     "llama-2-7b": ModelConfig(32_000, 4096, 32, 32, 32, 128, 11_008, context=4096, tied=False),
-    "llama-3.1-8b": ModelConfig(128_256, 4096, 32, 32, 8, 128, 14_336, context=131_072, rope_theta=5e5, rope_scaling=replace(_LLAMA32, factor=8.0), tied=False),
+    "llama-3.1-8b": ModelConfig(
+        128_256, 4096, 32, 32, 8, 128, 14_336, context=131_072, rope_theta=5e5, rope_scaling=replace(_LLAMA32, factor=8.0), tied=False
+    ),
 }
 
 

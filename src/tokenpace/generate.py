@@ -1,6 +1,7 @@
-"""A prompt in, a text out. Everything below this file speaks of token ids and passes; here a model, a decoder, a sampler and the rules by which a text
+"""A prompt in, a text out. Everything below speaks of token ids and passes; here a model, a decoder, a sampler and the rules by which a text
 ends are put together, and what comes out is read back as text.
 """
+
 from __future__ import annotations
 
 import random
@@ -54,7 +55,9 @@ def _speculative(s: Setting):
 
 def _refine(s: Setting):
     if "mask" not in s.options:
-        raise ValueError("decoder 'refine' needs the id that stands for a place not yet known: mask=…; an autoregressive model has none (any id will do to look on)")
+        raise ValueError(
+            "decoder 'refine' needs the id that stands for a place not yet known: mask=…; an autoregressive model has none, so any will do"
+        )
     return refine(s.prompt, s.limit, sampler=s.sampler, seed=s.seed, **s.options)
 
 
@@ -86,7 +89,9 @@ class Session:
                 raise
             free = free_bytes(self.lm.device)
             left = f", {free / 1e9:.2f} GB are free now" if free is not None else ""
-            raise MemoryError(f"a pass ran out of memory ({str(error).splitlines()[0]}){left}: lower slots, shorten the prompts, or take dtype='bfloat16'") from error
+            raise MemoryError(
+                f"a pass ran out of memory ({str(error).splitlines()[0]}){left}: lower slots, shorten the prompts, or take dtype='bfloat16'"
+            ) from error
 
     def timed(self) -> Iterator[Stamped]:
         return timed(self.steps(), synchronise(self.lm.device))
@@ -103,7 +108,9 @@ class Session:
         if request.logprobs:
             at = {w[0]: lp for step in steps for row in step.rows if row.request == i for w, lp in zip(row.writes, row.logprobs) if w[2]}
             logprobs = [at.get(len(self.prompts[i]) + j) for j in range(len(tokens))]
-        return Generated(self.texts[i].text, tokens, s.finish or "cancelled", s.passes, s.tokens_per_pass, s.seconds, s.ttft, s.tpot, logprobs, request.error)
+        return Generated(
+            self.texts[i].text, tokens, s.finish or "cancelled", s.passes, s.tokens_per_pass, s.seconds, s.ttft, s.tpot, logprobs, request.error
+        )
 
 
 def prepare(
@@ -213,7 +220,9 @@ def _ids(lm: Lm, prompt: str | list[int]) -> list[int]:
 def _room(lm: Lm, prompt: list[int], limit: int) -> int:
     """How many tokens may follow: at most as many as the context has room for."""
     if len(prompt) >= lm.config.context:
-        raise ValueError(f"the prompt has {len(prompt)} tokens, but the model's context holds {lm.config.context}, the answer included: shorten the prompt")
+        raise ValueError(
+            f"the prompt has {len(prompt)} tokens, but the model's context holds {lm.config.context}, the answer included: shorten the prompt"
+        )
     return min(limit, lm.config.context - len(prompt))
 
 
@@ -268,7 +277,9 @@ def _cache(lm: Lm, slots: int, capacity: int, keep: bool = True):
         return NoCache()
     needed, free = lm.config.kv_numbers * slots * (capacity + 1) * lm.dtype.itemsize, free_bytes(lm.device)
     if free is not None and needed > free:
-        raise MemoryError(f"a cache for {slots} rows of {capacity} tokens needs {needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB are free: lower slots, max_new_tokens or the prompts")
+        raise MemoryError(
+            f"a cache for {slots} rows of {capacity} tokens needs {needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB free: lower slots, max_new_tokens or prompts"
+        )
     return Cache(lm.config, Slab(slots, capacity), dtype=lm.dtype, device=lm.device)
 
 

@@ -3,6 +3,7 @@
 The parts below this file know one thing each (a header, a folder, a vocabulary); here it is decided which of them a name means, in what precision
 and on which device it runs, and whether there is room, before any weight is read.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -2,6 +2,7 @@
 
 A peer is a function: Lm -> (prompt ids, new tokens) -> seconds of each pass, the prefill first.
 """
+
 from __future__ import annotations
 
 import time

@@ -3,6 +3,7 @@
 One request and one slot is plain generation; many are continuous batching with chunked prefill (Yu et al. 2022, Orca; Agrawal et al. 2024,
 Sarathi). There is no other loop.
 """
+
 from __future__ import annotations
 
 from collections import deque
@@ -105,7 +106,9 @@ class Job:
         if any(not 0 <= i < self.ask.width for i in stay if keep.stay):
             raise ValueError(f"{keep.stay} were to be kept of the {self.ask.width} tokens asked about")
         if keep.parents is not None and (len(keep.parents) > len(self.slots) or any(not 0 <= p < self.branches for p in keep.parents)):
-            raise ValueError(f"branches {keep.parents} wanted of the {self.branches} there are, with {len(self.slots)} slots: give the Request as many branches")
+            raise ValueError(
+                f"branches {keep.parents} wanted of the {self.branches} there are, with {len(self.slots)} slots: give the Request as many branches"
+            )
 
 
 def check(ask: Ask, vocabulary: int):
@@ -114,7 +117,9 @@ def check(ask: Ask, vocabulary: int):
     if min(ids) < 0 or max(ids) >= vocabulary:
         raise ValueError(f"token {max(ids) if max(ids) >= vocabulary else min(ids)} is not in the model's vocabulary of {vocabulary}")
     if ask.q is not None and not isinstance(ask.q, str) and tuple(ask.q.shape) != (ask.read - 1, vocabulary):
-        raise ValueError(f"a draft of {ask.read - 1} tokens came with a distribution of {[*ask.q.shape]}, but the model's vocabulary has {vocabulary}: both must share one")
+        raise ValueError(
+            f"a draft of {ask.read - 1} tokens came with probabilities {[*ask.q.shape]}, but the vocabulary has {vocabulary}: both must share one"
+        )
 
 
 Plan = list[tuple[Job, int]]
@@ -256,7 +261,7 @@ class Driver:
             stay = [i - lo for i in (range(keep.stay) if isinstance(keep.stay, int) else keep.stay) if i >= lo]
             for tokens, fresh in zip(job.cached(lane), ask.each):
                 tokens[ask.at + lo :] = [fresh[lo + i] for i in stay]
-            stays |= {slot: stay for slot in slots[:before]}
+            stays |= dict.fromkeys(slots[:before], stay)
             if keep.parents is not None:
                 forks.append(([slots[p] for p in keep.parents], slots[: len(keep.parents)], slots[len(keep.parents) : before]))
                 job.branches = len(keep.parents)

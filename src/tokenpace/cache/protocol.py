@@ -7,6 +7,7 @@
 Token i of a row in flight has index (first position + i), and an index has one cell: staging it again replaces it.
 So rollback, redrafting, trees and refining a block are one idea, "stage again from there"; what was rejected is empty.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -93,7 +94,14 @@ class NoCache:
         b, t = positions.shape
         pieces = cut(widths(positions))
         rectangles = tuple(
-            Rectangle(at, t, positions[at, lo:hi], positions[at], None if among is None else among[at, lo:hi], torch.arange(t, device=positions.device).expand(len(rows), t))
+            Rectangle(
+                at,
+                t,
+                positions[at, lo:hi],
+                positions[at],
+                None if among is None else among[at, lo:hi],
+                torch.arange(t, device=positions.device).expand(len(rows), t),
+            )
             for rows, lo, hi in pieces
             for at in [pick(rows)]
         )
@@ -123,7 +131,9 @@ def order_of(pieces: list[tuple[list[int], int, int]], b: int, t: int, device) -
     """[N] flat indices into [b, t] in the order of the rectangles; None where that is how they stand."""
     if len(pieces) == 1 and pieces[0][1:] == (0, t) and len(pieces[0][0]) == b:
         return None
-    return torch.cat([(torch.tensor(rows)[:, None] * t + torch.arange(lo, hi)).flatten() for rows, lo, hi in pieces] or [torch.zeros(0, dtype=torch.long)]).to(device)
+    return torch.cat(
+        [(torch.tensor(rows)[:, None] * t + torch.arange(lo, hi)).flatten() for rows, lo, hi in pieces] or [torch.zeros(0, dtype=torch.long)]
+    ).to(device)
 
 
 class Raw:

@@ -1,4 +1,5 @@
 """The simplest place for a row's cells: side by side, as many as it may ever need. What each holds is the cache's business, not the slab's."""
+
 from __future__ import annotations
 
 import torch

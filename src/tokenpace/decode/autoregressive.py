@@ -1,4 +1,5 @@
 """The plainest decoder: every pass tells one token, and the next pass cannot begin before that one is known."""
+
 from .protocol import Ask, Keep
 from .sampling import GREEDY, Sampler
 

@@ -1,4 +1,5 @@
 """Several texts from one prompt: the branches of one conversation, which share what they have in common."""
+
 import torch
 
 from .protocol import Ask, Keep
@@ -12,10 +13,10 @@ def parallel(prompt: list[int], n: int, limit: int, sampler: Sampler = GREEDY, s
     u = noise(torch.tensor(seed), torch.arange(n), torch.tensor(at), DRAW)
     fresh = draw(out.probs.expand(n, -1), u.to(out.probs.device)).tolist()
     yield Keep(at, tuple(((at, t, True),) for t in fresh), parents=(0,) * n)
-    for at in range(at, at + limit - 1):
+    for _ in range(limit - 1):
         out = yield Ask("decode", [[t] for t in fresh], at, 1, sampler=sampler, seed=seed)
-        fresh = out.tokens
-        yield Keep(1, tuple(((at + 1, t, True),) for t in fresh))
+        fresh, at = out.tokens, at + 1
+        yield Keep(1, tuple(((at, t, True),) for t in fresh))
 
 
 def beam(prompt: list[int], width: int, limit: int):

@@ -1,4 +1,5 @@
 """Who guesses? A drafter is a small conversation: drafter(tokens, room) may ask, and returns (draft, what it was drawn from)."""
+
 import torch
 
 from .protocol import Ask, Keep
@@ -6,7 +7,7 @@ from .sampling import GREEDY, Sampler
 
 
 def ngram(k: int, n: int = 2):
-    """Prompt lookup (Saxena 2023): whatever followed the last n tokens the last time they occurred. Costs nothing, and is right where a text repeats."""
+    """Prompt lookup (Saxena 2023): whatever followed the last n tokens the last time they occurred. Free, and right where a text repeats."""
 
     def drafter(tokens, room):
         for i in range(len(tokens) - n - 1, -1, -1):

@@ -2,6 +2,7 @@
 
 Nothing is copied to the host before somebody looks, and then once for all rows.
 """
+
 from __future__ import annotations
 
 from functools import cached_property

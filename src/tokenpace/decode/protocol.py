@@ -5,6 +5,7 @@
 
 It owns no model, cache, batch, clock or stopping rule, so one driver can run any mix of decoders side by side.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass

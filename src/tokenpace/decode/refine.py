@@ -1,6 +1,7 @@
 """Nothing says that text must be written from left to right. Here all places of a block are guessed at once, the best guesses stay, and the rest is
 guessed again: one loop for one-shot decoding, mask-predict, masked diffusion and block diffusion.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -36,7 +37,7 @@ def refine(prompt, length, mask, block=None, steps=1, sampler: Sampler = GREEDY,
     after: the text behind the gap, for a bidirectional model; the canvas is then staged whole, and what is cached beside an open block is stale:
     approximate · reuse: keep the keys of an open block and replace them pass by pass; approximate too (Wu et al. 2025, Fast-dLLM)
     """
-    if block is not None and block < 1 or steps < 1 or length < 1:
+    if (block is not None and block < 1) or steps < 1 or length < 1:
         raise ValueError(f"refinement needs a length, blocks and steps of at least 1, not {length}, {block} and {steps}")
     sampler = unmasked(sampler, mask)
     start, end = len(prompt), len(prompt) + length

@@ -2,6 +2,7 @@
 
 Greedy is not a case of its own: its distribution has all its mass on one token. So everything proven for distributions holds for it.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -94,8 +95,18 @@ def adjusted(logits: Tensor, samplers: list[Sampler], positions: list[int], coun
     bias = [(n, token, b) for n, s in enumerate(samplers) for token, b in s.bias]
     if bias:
         rows, tokens, values = zip(*bias)
-        x = x.index_put((torch.tensor(rows, device=x.device), torch.tensor(tokens, device=x.device)), torch.tensor(values, dtype=torch.float, device=x.device), accumulate=True)
-    barred = [(n, i) for n, (s, at) in enumerate(zip(samplers, positions)) for a, b, until in s.forbid if until is None or at < until for i in range(a, min(b, x.shape[1]))]
+        x = x.index_put(
+            (torch.tensor(rows, device=x.device), torch.tensor(tokens, device=x.device)),
+            torch.tensor(values, dtype=torch.float, device=x.device),
+            accumulate=True,
+        )
+    barred = [
+        (n, i)
+        for n, (s, at) in enumerate(zip(samplers, positions))
+        for a, b, until in s.forbid
+        if until is None or at < until
+        for i in range(a, min(b, x.shape[1]))
+    ]
     if barred:
         rows, tokens = torch.tensor(barred, device=x.device).unbind(1)
         x = x.index_put((rows, tokens), torch.tensor(-torch.inf, device=x.device))

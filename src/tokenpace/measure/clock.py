@@ -2,6 +2,7 @@
 
 `summary` cannot tell which, so *measured beside predicted* is one line.
 """
+
 from __future__ import annotations
 
 import math
@@ -85,4 +86,6 @@ def summary(stamped: Iterable[Stamped], request: int = 0) -> Summary:
         raise ValueError(f"no Step of this stream is about request {request}")
     (first, ttft), (last, end) = marks[1] if marks[1:] else (0, math.nan), marks[-1]
     tpot = (end - ttft) / (last - first) if last > first > 0 else math.nan
-    return Summary(branches * sum(t is not None for t in text.values()), passes["target"], passes.total() - passes["target"], ttft, tpot, clock, finish)
+    return Summary(
+        branches * sum(t is not None for t in text.values()), passes["target"], passes.total() - passes["target"], ttft, tpot, clock, finish
+    )

@@ -2,6 +2,7 @@
 
 Nothing here needs torch or the device: a laptop can ask about a GPU that it does not have.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field

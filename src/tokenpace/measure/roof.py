@@ -66,7 +66,6 @@ class Point:
         low, middle, high = quantiles(self.seconds, n=4, method="inclusive")
         return (high - low) / middle
 
-
     def __str__(self) -> str:
         task = self.task
         what = {"read": f"read {task.size / 1e6:.2f} MB", "multiply": f"multiply {task.dtype} {task.size}"}.get(task.kind, "launch an operation")

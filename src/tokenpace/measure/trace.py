@@ -106,7 +106,7 @@ def read(path: str | Path) -> Trace:
         raise ValueError(f"{path}: no line is complete, so this is not a trace")
     head = _object(path, 1, lines[0])
     if head.get("tokenpace") != "trace" or not isinstance(head.get("machine"), dict) or not isinstance(head.get("about"), dict):
-        raise ValueError(f"{path} line 1: not a tokenpace trace; its first line would say {{\"tokenpace\": \"trace\", …}}")
+        raise ValueError(f'{path} line 1: not a tokenpace trace; its first line would say {{"tokenpace": "trace", …}}')
     if head.get("version") != VERSION:
         raise ValueError(f"{path} line 1: a trace of version {head.get('version')!r}, and this tokenpace reads {VERSION}: update tokenpace")
     body = [_object(path, i, line) for i, line in enumerate(lines[1:], 2)]

@@ -2,6 +2,7 @@
 
 Positions are the only description of that. There is no attention mask to keep in step with a length, a padding side and a phase.
 """
+
 from __future__ import annotations
 
 import math
@@ -37,7 +38,7 @@ def frequencies(config: ModelConfig) -> Tensor:
 
 
 def turns(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin [N, 1, D] for positions [N]. Always fp32: in bf16 the positions beyond 256 would merge. The first half of sin is negated, as `rope` wants it."""
+    """cos and sin [N, 1, D] for positions [N]. fp32 always: in bf16 positions beyond 256 would merge. Half of sin is negated, as `rope` wants it."""
     angle = positions.clamp(min=0).float()[:, None, None] * frequencies
     cos, sin = angle.cos(), angle.sin()
     return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)

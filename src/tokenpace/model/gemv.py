@@ -4,6 +4,7 @@ A decode step reads every weight once and does two operations with it, so it can
 product is made for many rows, and does. Here weights lie in tiles of 64 rows side by side, [tiles, K, 64]: the inner loop runs over rows,
 contiguous in memory, one accumulator each, no horizontal sums. Sums are fp32 whatever the weights; bfloat16 arrives as uint16. Needs Numba.
 """
+
 from __future__ import annotations
 
 import numpy as np

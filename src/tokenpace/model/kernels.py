@@ -5,6 +5,7 @@ memory gives. `tiled` moves the same weights into tiles of 64 rows (see `gemv`),
 multiply by the same tiles in PyTorch, so there is no second copy. What stands beside a product and would cost a launch of its own (a norm
 before it, silu(gate) · up between two) is computed inside.
 """
+
 from __future__ import annotations
 
 import copy

@@ -3,6 +3,7 @@
 For one token, rotating, storing and looking up are some twenty small operations a layer, each of which takes longer to start than to do.
 Here they are one loop over the cache as it lies. Everything is fp32 between the numbers that are read and those that are stored.
 """
+
 from __future__ import annotations
 
 import numpy as np

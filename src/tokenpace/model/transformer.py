@@ -2,6 +2,7 @@
 
 Inside, the tokens of a pass are a list, [N, d_model]. Rows and columns matter to attention alone, which takes them rectangle by rectangle.
 """
+
 from __future__ import annotations
 
 import torch
@@ -25,7 +26,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [N, K] · Wᵀ + bias -> [N, R]. One fp32 vector on a CPU takes a detour: PyTorch multiplies it on a single thread, but a batch of pieces on all."""
+    """x [N, K] · Wᵀ + bias -> [N, R]. One fp32 vector on a CPU takes a detour: PyTorch gives it one thread, but a batch of pieces all."""
     alone = len(x) == 1 and x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_compiling()
     pieces = torch.get_num_threads() if alone else 1
     if pieces == 1 or len(weight) % pieces:

@@ -2,6 +2,7 @@
 
 safetensors, not pickle: a pickle file runs code when it is opened, so *.bin and *.pt are refused unread.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -3,6 +3,7 @@
 The `gguf` package dequantises. Its reader is not used: it makes a numpy view of each of 100,000 vocabulary strings, which takes longer than all
 the weights together; the header is simple enough to be read directly. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
+
 from __future__ import annotations
 
 import mmap
@@ -181,11 +182,25 @@ def _decimal(stored: float) -> float:
 
 # Everything else that the header of a llama, qwen2 or qwen3 model may say under its architecture's name.
 _READ = {  # above
-    "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length", "block_count", "feed_forward_length",
-    "context_length", "vocab_size", "attention.layer_norm_rms_epsilon", "rope.freq_base", "attention.sliding_window", "attention.causal",
+    "embedding_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "block_count",
+    "feed_forward_length",
+    "context_length",
+    "vocab_size",
+    "attention.layer_norm_rms_epsilon",
+    "rope.freq_base",
+    "attention.sliding_window",
+    "attention.causal",
 }
 _SCALING = {  # below
-    "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear", "rope.scaling.original_context_length", "rope.scaling.finetuned",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scale_linear",
+    "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
 }
 _FIXED = {"expert_count": 0, "expert_used_count": 0, "rope.scaling.attn_factor": 1.0}  # the only value whose arithmetic is ours
 

@@ -3,6 +3,7 @@
 Two Hugging Face configs can differ in one key and describe different arithmetic, and a loader that skips what it does not know then writes fluent
 nonsense. So every key is either used, required to have the one value this package computes, known to change nothing, or refused by name.
 """
+
 from __future__ import annotations
 
 import json
@@ -48,11 +49,40 @@ _FIXED: dict[str, tuple] = {
     "is_encoder_decoder": (False, None),
 }
 _HARMLESS = {  # to the logits
-    "model_type", "architectures", "torch_dtype", "dtype", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id",
-    "sep_token_id", "use_cache", "initializer_range", "attention_dropout", "hidden_dropout", "pretraining_tp", "_name_or_path", "name_or_path",
-    "output_attentions", "output_hidden_states", "return_dict", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation",
-    "is_llama_config", "transformers.js_config", "unsloth_fixed", "unsloth_version", "tie_encoder_decoder", "chunk_size_feed_forward",
-    "problem_type", "id2label", "label2id", "task_specific_params", "finetuning_task",
+    "model_type",
+    "architectures",
+    "torch_dtype",
+    "dtype",
+    "transformers_version",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "unk_token_id",
+    "sep_token_id",
+    "use_cache",
+    "initializer_range",
+    "attention_dropout",
+    "hidden_dropout",
+    "pretraining_tp",
+    "_name_or_path",
+    "name_or_path",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "attn_implementation",
+    "is_llama_config",
+    "transformers.js_config",
+    "unsloth_fixed",
+    "unsloth_version",
+    "tie_encoder_decoder",
+    "chunk_size_feed_forward",
+    "problem_type",
+    "id2label",
+    "label2id",
+    "task_specific_params",
+    "finetuning_task",
 }
 
 

