@@ -24,7 +24,7 @@ WARM = Sampler(temperature=0.8, top_k=20, top_p=0.95)
 
 
 def tree(prompt, guess):
-    """Greedy speculation over alternatives: guess(tokens) -> (nodes, the node before each, or -1). Here, not in the package: the protocol must carry it."""
+    """Greedy speculation over alternatives: guess(tokens) -> (nodes, the node before each, or -1). Not in the package: the protocol carries it."""
     tokens, fed = list(prompt), 0
     while True:
         nodes, parents = guess(tokens)

@@ -175,7 +175,7 @@ def test_another_vocabulary_cannot_draft(lm, spelled):
 
 def test_too_large_a_cache_is_refused_before_anything_runs(lm):
     huge = replace(lm, config=replace(lm.config, context=10**9))
-    with pytest.raises(MemoryError, match=r"needs [\d.]+ GB, and [\d.]+ GB free: lower"):
+    with pytest.raises(MemoryError, match=r"needs [\d.]+ GB, and [\d.]+ GB are free: lower"):
         tp.generate(huge, PROMPT, max_new_tokens=10**8)
 
 

@@ -330,7 +330,7 @@ def test_the_fixed_slab_never_moves():
 class Waits(TorchDispatchMode):
     """Every operation after which the host must know a number that is on the device."""
 
-    HOST = {
+    HOST = {  # noqa: RUF012
         "_local_scalar_dense",
         "nonzero",
         "item",

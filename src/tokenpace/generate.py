@@ -278,7 +278,8 @@ def _cache(lm: Lm, slots: int, capacity: int, keep: bool = True):
     needed, free = lm.config.kv_numbers * slots * (capacity + 1) * lm.dtype.itemsize, free_bytes(lm.device)
     if free is not None and needed > free:
         raise MemoryError(
-            f"a cache for {slots} rows of {capacity} tokens needs {needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB free: lower slots, max_new_tokens or prompts"
+            f"a cache for {slots} rows of {capacity} tokens needs {needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB are free: "
+            "lower slots or max_new_tokens, or shorten the prompts"
         )
     return Cache(lm.config, Slab(slots, capacity), dtype=lm.dtype, device=lm.device)
 

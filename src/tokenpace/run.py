@@ -71,6 +71,7 @@ class Job:
     ask: Ask | None = None
     sent: int = 0
     branches: int = 1
+    heard: set = field(default_factory=set)  # lanes that have answered it: the first time they did, its prompt went in
     held: dict = field(default_factory=dict)  # lane -> for each branch, the tokens whose keys are cached
 
     @property
@@ -89,13 +90,17 @@ class Job:
     def cached(self, lane: str) -> list[list[int]]:
         return self.held.setdefault(lane, [[] for _ in range(self.branches)])
 
-    def advance(self, lanes: Iterable[str]):
-        """What does the decoder want next? None: nothing more."""
-        self.ask, self.sent, ask = None, 0, next(self.request.decoder, None)
-        if ask is not None and not isinstance(ask, Ask):
-            raise TypeError(f"a decoder yields an Ask, is sent what came of it and yields a Keep; this one yielded {ask!r} for an Ask")
-        if ask is not None and ask.to not in lanes:
-            raise ValueError(f"asked of the lane {ask.to!r}, but run was given only {', '.join(lanes)}")
+    def advance(self, lanes: Iterable[str]) -> Exception | None:
+        """What does the decoder want next? No ask: nothing more, or it failed; then the error is returned."""
+        self.ask, self.sent = None, 0
+        try:
+            ask = next(self.request.decoder, None)
+            if ask is not None and not isinstance(ask, Ask):
+                raise TypeError(f"a decoder yields an Ask, is sent what came of it and yields a Keep; this one yielded {ask!r} for an Ask")
+            if ask is not None and ask.to not in lanes:
+                raise ValueError(f"asked of the lane {ask.to!r}, but run was given only {', '.join(lanes)}")
+        except Exception as error:
+            return error
         self.ask = ask
 
     def check(self, keep):
@@ -181,12 +186,10 @@ class Driver:
             job = self.waiting.popleft()
             job.slots = [self.free.pop(0) for _ in range(job.request.branches)]
             self.jobs.append(job)
-            try:
-                job.advance(self.lanes)
-            except Exception as error:  # a decoder that fails ends its own request and nobody else's
-                over.append(self.end(job, "error", error))
-            else:
-                over += [] if job.ask else [self.end(job, "end")]
+            if failed := job.advance(self.lanes):  # a decoder that fails ends its own request and nobody else's
+                over.append(self.end(job, "error", failed))
+            elif job.ask is None:
+                over.append(self.end(job, "end"))
         return over
 
     def release(self, job: Job):
@@ -254,10 +257,12 @@ class Driver:
         rows, stays, forks, over = [], {}, [], []
         for job, n in plan:
             ask, lo, slots, before = job.ask, job.sent, job.slots, job.branches
-            if n < job.left:  # a chunk of what was asked: it stays, and nobody needs to know
+            whole, first = n == job.left, lane not in job.heard
+            if not whole:  # a chunk of what was asked: it stays, and nobody needs to know
                 keep, why, logprobs, job.sent = Keep(lo + n), None, (), lo + n
             else:
                 keep, why, logprobs = self.hear(job, outs[job.number])
+                job.heard.add(lane)
             stay = [i - lo for i in (range(keep.stay) if isinstance(keep.stay, int) else keep.stay) if i >= lo]
             for tokens, fresh in zip(job.cached(lane), ask.each):
                 tokens[ask.at + lo :] = [fresh[lo + i] for i in stay]
@@ -266,7 +271,8 @@ class Driver:
                 forks.append(([slots[p] for p in keep.parents], slots[: len(keep.parents)], slots[len(keep.parents) : before]))
                 job.branches = len(keep.parents)
                 job.held = {to: [[*held[p]] for p in keep.parents] for to, held in job.held.items()}
-            phase = "prefill" if ask.phase == "decode" and (ask.at == 0 or n < ask.width - lo) else ask.phase
+            prompt = ask.phase in ("decode", "verify") and (not whole or (first and ask.at == 0))
+            phase = "prefill" if prompt else ask.phase
             rows += self.rows(job, phase, ask.at + lo, n, before, keep, why, logprobs)
             over += [job] if why else []
         straight = all(stay == list(range(len(stay))) for stay in stays.values())
@@ -288,12 +294,14 @@ class Driver:
         try:
             keep = job.request.decoder.send(out)
             job.check(keep)
-            job.advance(self.lanes)
+            failed = job.advance(self.lanes)
             why, writes = None, keep.writes
             if job.request.branches == 1:
                 settled = job.ask.at if job.ask and job.ask.phase == "refine" and ask.phase == "refine" else None
                 writes, why = job.text.take(writes, settled)
             logprobs = self.logprobs(ask, out, writes) if job.request.logprobs and job.request.branches == 1 else ()
+            if failed and not why:  # what this pass told is kept all the same
+                why, job.request.error = "error", failed
             return Keep(keep.stay, writes, keep.parents), why or (None if job.ask else "end"), logprobs
         except Exception as error:  # a decoder that fails ends its own request and nobody else's
             job.request.error = error

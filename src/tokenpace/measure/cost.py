@@ -111,8 +111,8 @@ def step_cost(config: ModelConfig, step, number: float = 2.0, cache_number: floa
 
 def wanted(row) -> int:
     """Of how many tokens a row's logits were read, as far as its writes tell: a chunk of a prompt and a block being cached read none."""
-    if row.phase == "verify":
-        return len(row.writes)  # every guess and the token after them
     if row.phase == "refine":
         return row.width if row.writes else 0
-    return 0 if row.phase == "prefill" and not row.writes else 1
+    if row.phase == "verify":
+        return len(row.writes) or row.width  # every guess and the token after them; a plan has no writes yet
+    return 1 if row.phase != "prefill" or row.parents else len(row.writes)
