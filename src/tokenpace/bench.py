@@ -172,12 +172,10 @@ import json, sys, time
 import torch
 start = time.perf_counter(); import tokenpace; tokenpace.generate; imported = time.perf_counter() - start
 start = time.perf_counter(); tokenpace.load(sys.argv[1], device="cpu", dtype=sys.argv[2]); loaded = time.perf_counter() - start
-try:
-    import resource
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-except ImportError:
-    import psutil
-    peak = psutil.Process().memory_info().peak_wset
+try:  # not getrusage: it would count what the process that started this one held
+    peak = 1024 * int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
+except OSError:
+    peak = None
 print(json.dumps({"import": imported, "load": loaded, "peak": peak}))
 """
     done = [subprocess.run([sys.executable, "-c", code, about.model, about.dtypes[-1]], capture_output=True, text=True) for _ in range(3)]
