@@ -60,3 +60,8 @@ def test_importing_is_cheap_and_brings_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_readmes_figures_are_the_results():
+    done = subprocess.run([sys.executable, ROOT / "course" / "readme.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

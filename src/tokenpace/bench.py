@@ -175,7 +175,7 @@ start = time.perf_counter(); tokenpace.load(sys.argv[1], device="cpu", dtype=sys
 try:  # not getrusage: it would count what the process that started this one held
     peak = 1024 * int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 except OSError:
-    peak = None
+    peak = 0  # not told here
 print(json.dumps({"import": imported, "load": loaded, "peak": peak}))
 """
     done = [subprocess.run([sys.executable, "-c", code, about.model, about.dtypes[-1]], capture_output=True, text=True) for _ in range(3)]
@@ -230,7 +230,9 @@ def report(found: dict) -> str:
         lines.append(f"{c['rows']} rows at once, {c['dtype']}: {1e3 * median(c['passes']):.1f} ms a pass, host work {host:.1%} of it")
     if runs := found["start"].get("runs"):
         first = {k: median(r[k] for r in runs) for k in runs[0]}
-        loading = f"load in {found['start']['dtype']} {first['load']:.2f} s, peak memory {first['peak'] / 1e9:.2f} GB"
+        loading = f"load in {found['start']['dtype']} {first['load']:.2f} s" + (
+            f", peak memory {first['peak'] / 1e9:.2f} GB" if first["peak"] else ""
+        )
         lines.append(f"import {first['import']:.2f} s beyond torch; {loading}")
     return "\n".join(lines + found["notes"])
 
