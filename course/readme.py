@@ -17,8 +17,8 @@ def filled(readme: str) -> str:
     def block(match: re.Match) -> str:
         found = json.loads((ROOT / match[2]).read_text(encoding="utf-8"))
         here = found["machine"]
-        threads = here["threads"]["torch"]
-        where = f"{here['name']}, {here['cores']} cores, {threads} threads; torch {here['versions']['torch']}, transformers {here['versions']['transformers']}"
+        versions = ", ".join(f"{name} {here['versions'][name]}" for name in ("torch", "transformers"))
+        where = f"{here['name']}, {here['cores']} cores, {here['threads']['torch']} threads; {versions}"
         return f"{match[1]}```\n{report(found)}\n{where}\n```\n{match[3]}"
 
     return BLOCK.sub(block, readme)
