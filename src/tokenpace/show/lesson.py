@@ -110,6 +110,11 @@ class Lesson:
         return self.machine["last_level_cache"]["bytes"]
 
     @property
+    def dtype(self) -> str:
+        """What a weight is stored as."""
+        return {2: "bfloat16", 4: "float32"}.get(self.number, f"{self.number} bytes a weight")
+
+    @property
     def elsewhere(self) -> tuple[Device, ...]:
         """Devices that are not here, for a lane that is predicted and says so."""
         return tuple(sheet(name).device("bfloat16" if self.number == 2 else "float32") for name in ELSEWHERE)
@@ -119,9 +124,8 @@ class Lesson:
         """What stands under every figure."""
         here = self.machine
         threads = max(v for v in here["threads"].values() if v)
-        dtype = {2: "bfloat16", 4: "float32"}.get(self.number, f"{self.number} bytes a weight")
         place = f"{here['name']}, {threads} thread{'s' * (threads > 1)}" if here["device"] == "cpu" else here["name"]
-        return f"{'recorded on ' if self.mode == 'dry' else ''}{place}, {dtype}, {self.config.n_params / 1e6:.0f}M parameters"
+        return f"{'recorded on ' if self.mode == 'dry' else ''}{place}, {self.dtype}, {self.config.n_params / 1e6:.0f}M parameters"
 
     def __repr__(self) -> str:
         does = {"full": "measures here", "quick": "measures here, briefly", "dry": "replays what was recorded"}[self.mode]
