@@ -143,6 +143,20 @@ def test_an_interrupt_keeps_the_run(tmp_path):
     assert list(trace) == DECODE[:1] and trace.roof == {"before": (1.0,)} and trace.warning == "the run was interrupted after 1 steps"
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_seconds_that_are_no_time_are_refused_and_nothing_is_lost(tmp_path, seconds):
+    with Recorder(tmp_path / "a", HERE) as record:
+        record.add(DECODE[0])
+        with pytest.raises(ValueError, match=r"a: step 2 took .* is no time"):
+            record.add(DECODE[1]._replace(seconds=seconds))
+        record.add(DECODE[2])
+    trace = read(tmp_path / "a")
+    assert list(trace) == [DECODE[0], DECODE[2]] and not trace.warning
+    with pytest.raises(ValueError, match=r"step 1 took .* is no time"):
+        write(tmp_path / "b", [DECODE[0]._replace(seconds=seconds)], HERE)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
 # ---- what a file can be
 
 

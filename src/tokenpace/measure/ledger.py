@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from ..run import Step
 from .clock import Stamped
 from .cost import Cost, Device
 from .roof import OUTSIDE, Band
@@ -66,19 +67,21 @@ def entry(
     """Fold a run into its row. `price` is the cost of a Step, `cache` the bytes of the last-level cache, `band` the roof around the run.
 
     The prediction stands under the band's highest roof, as the least that the run could take; without a band, under the device as it was probed.
-    A pass counts if some row of it is no prefill. A draft's passes cost time and bytes but are not passes of the target.
+    A pass counts if some row of it is no prefill, and a place of the text if a pass that counts was the last to write it: once, however often it
+    was written, in every branch there is at the end. A draft's passes cost time and bytes but are not passes of the target.
 
     Raises ValueError if no token was kept: there is no pace then.
     """
-    passes, tokens, seconds, predicted, total = 0, 0, 0.0, 0.0, Cost()
-    weights, roof = 0.0, replace(device, bandwidth=band.high) if band else device
+    passes, seconds, predicted, total = 0, 0.0, 0.0, Cost()
+    weights, roof, texts = 0.0, replace(device, bandwidth=band.high) if band else device, {}
     for step, took in stamped:
-        if all(row.phase == "prefill" or not row.width for row in step.rows):
-            continue
-        cost = price(step)
-        passes, tokens = passes + (step.to == "target"), tokens + sum(kept for row in step.rows for _, _, kept in row.writes)
-        seconds, predicted, total = seconds + took, predicted + cost.seconds(roof), total + cost
-        weights = max(weights, cost.weight_bytes)
+        counts = any(row.phase != "prefill" and row.width for row in step.rows)
+        _write(texts, step, counts)
+        if counts:
+            cost, passes = price(step), passes + (step.to == "target")
+            seconds, predicted, total = seconds + took, predicted + cost.seconds(roof), total + cost
+            weights = max(weights, cost.weight_bytes)
+    tokens = sum(sum(text.values()) for branches in texts.values() for text in branches)
     if not tokens or not passes:
         raise ValueError(f"{name}: the run kept no token after its prompt, so it has no pace")
     why = _refusal(weights, cache, band)
@@ -86,6 +89,16 @@ def entry(
     return Entry(
         name, passes, tokens, total.bytes / passes, total.total_flops / passes, predicted / tokens, seconds / tokens, rates, why, exact, where
     )
+
+
+def _write(texts: dict[int, list[dict[int, bool]]], step: Step, counts: bool) -> None:
+    """What is on each request's canvas after `step`: for every branch, position -> does its token count?"""
+    for row in step.rows:
+        branches = texts.setdefault(row.request, [{}])
+        if row.parents is not None:
+            branches[:] = [dict(branches[parent]) for parent in row.parents]
+        for text, writes in zip(branches, row.each):
+            text.update({position: counts and token is not None for position, token, kept in writes if kept})
 
 
 def _refusal(weights: float, cache: float, band: Band | None) -> str:

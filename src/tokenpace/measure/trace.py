@@ -57,7 +57,11 @@ class Recorder:
         self._put(first)
 
     def add(self, stamped: Stamped) -> None:
-        self._put(_line({"seconds": float(stamped.seconds), **_brief(stamped.step)}))
+        """One more line, or a ValueError for seconds that `read` would refuse; what is written already stays as it is."""
+        seconds = float(stamped.seconds)
+        if not isfinite(seconds) or seconds < 0:
+            raise ValueError(f"{self.path}: step {self.steps + 1} took {seconds} s, which is no time: a trace keeps finite seconds of at least 0")
+        self._put(_line({"seconds": seconds, **_brief(stamped.step)}))
         self.steps += 1
 
     def __call__(self, stamped: Iterable[Stamped]) -> Iterator[Stamped]:

@@ -1,0 +1,68 @@
+"""A row of the ledger counts what is on the canvas at the end: not how often it was written, and in every branch."""
+
+import pytest
+import torch
+
+from tokenpace.cache import Cache, Slab
+from tokenpace.config import ModelConfig
+from tokenpace.decode import refine
+from tokenpace.decode.beam import beam, parallel
+from tokenpace.measure.clock import Stamped, summary
+from tokenpace.measure.cost import Cost, Device
+from tokenpace.measure.ledger import entry
+from tokenpace.model.transformer import Transformer
+from tokenpace.run import Request, Row, Step, canvas, run
+
+CONFIG = ModelConfig(vocab_size=29, d_model=16, n_layers=1, n_heads=2, n_kv_heads=1, d_head=8, d_ff=24, context=64)
+PROMPT = [3, 1, 4]
+
+
+def fold(steps, seconds=0.5):
+    return entry("x", [Stamped(step, seconds) for step in steps], lambda step: Cost(weight_bytes=10.0), Device("d", 100.0, 1e9), 0)
+
+
+def steps_of(decoder, slots=1, **how):
+    torch.manual_seed(0)
+    lanes = {"target": (Transformer(CONFIG), Cache(CONFIG, Slab(slots, 48)))}
+    return list(run(lanes, [Request(decoder, branches=slots, **how)], slots=slots))
+
+
+def by_counting(steps, branches=1, told=0):
+    """Tokens on the canvas of each branch, those that the prompt's passes told left out."""
+    return sum(len(canvas(steps, (), branch=b)) - told for b in range(branches))
+
+
+@pytest.mark.parametrize("limit", [1, 5, 8])
+def test_refinement_counts_places_not_writes(limit):
+    steps = steps_of(refine(PROMPT, 8, mask=28, block=4, steps=2), limit=limit)
+    found = fold(steps)
+    assert found.tokens == by_counting(steps) == limit == summary([Stamped(s, 1.0) for s in steps]).tokens
+    assert found.measured == 0.5 * found.passes / limit
+
+
+def test_what_a_stop_erases_is_not_counted():
+    steps = steps_of(refine(PROMPT, 8, mask=28, steps=4), limit=8, stop=lambda token: True)
+    assert fold(steps).tokens == by_counting(steps) < sum(kept for s in steps for r in s.rows for _, _, kept in r.writes)
+
+
+@pytest.mark.parametrize("make", [lambda: parallel(PROMPT, 3, 6), lambda: beam(PROMPT, 3, 6)])
+def test_every_branch_counts(make):
+    steps = steps_of(make(), slots=3)
+    found = fold(steps)
+    assert found.tokens == by_counting(steps, branches=3, told=1) == 3 * (6 - 1)  # the prompt's pass told the first of each
+    assert found.passes == 5 and found.tokens_per_pass == 3.0
+
+
+def test_places_written_again_erased_and_dropped_with_their_branch():
+    def row(*writes, **more):
+        return Step((Row(0, "refine", 4, 2, writes, **more),))
+
+    again = [row((4, 1, True), (5, 2, False)), row((4, 7, True), (5, 2, True)), row((6, 3, True)), row((6, None, True))]
+    assert fold(again).tokens == 2
+    forked = [row((4, 1, True)), row(((5, 1, True),), ((5, 2, True),), parents=(0, 0)), row(((6, 1, True),), parents=(1,))]
+    assert fold(forked).tokens == 3
+    prompt = Step((Row(0, "prefill", 0, 4, ((4, 9, True),)),))
+    assert fold([prompt, row((5, 1, True))]).tokens == 1
+    assert fold([prompt, row((4, 1, True))]).tokens == 1  # what a later pass decided is that pass's
+    with pytest.raises(ValueError, match="kept no token"):
+        fold([prompt, row((5, 1, True)), row((5, None, True))])
