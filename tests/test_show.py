@@ -94,7 +94,7 @@ def outputs(monkeypatch):
 # the figure that fills ---------------------------------------------------------------------------------------------
 
 
-def test_it_is_one_output_a_png_with_its_sentence_and_a_caption_at_the_end(outputs):
+def test_it_is_one_output_a_png_with_its_sentence_and_a_caption_that_keeps_up(outputs):
     clock = Clock()
     shown = watch(Count(), {"a": clock.stream(range(10), 0.3)}, now=clock)
     pictures = [(data, about) for handle, data, about in outputs if handle == "output 0"]
@@ -103,7 +103,7 @@ def test_it_is_one_output_a_png_with_its_sentence_and_a_caption_at_the_end(outpu
     data, about = pictures[-1]
     assert data["text/plain"] == about["image/png"]["alt"] == shown.sentence == "There are 10."
     assert image.imread(io.BytesIO(base64.b64decode(data["image/png"]))).shape == (300, 400, 4)
-    assert captions == [{"text/html": '<p role="status"><em>There are 10.</em></p>'}]
+    assert captions == [{"text/html": f'<p role="status"><em>{picture["text/plain"]}</em></p>'} for picture, _ in pictures]
 
 
 def test_not_more_than_five_frames_a_second_and_the_last_one_always(outputs):
@@ -152,6 +152,9 @@ def test_run_again_draws_where_it_stands(outputs):
     first = watch(Count(), {"a": clock.stream(range(3), 0.3)}, now=clock)
     watch(Count(), {"a": clock.stream(range(3), 0.3)}, now=clock, screen=first.screen)
     assert {h for h, _, _ in outputs} == {"output 0", "output 1"} and len(first.figure.axes) == 1
+    told = [data.get("text/html", "") for _, data, _ in outputs]
+    again = told.index('<p role="status"><em>measuring …</em></p>', 2)
+    assert not any("There are 3" in caption for caption in told[again:-2]), "the last run's caption under the new picture"
 
 
 def test_an_interrupt_keeps_the_points_and_closes_the_run(outputs):
@@ -239,6 +242,24 @@ def test_the_budget_ends_the_run_not_the_figure(outputs):
     assert "There are 1. (1% measured, about 3 s left)" in told
 
 
+def test_a_slow_lane_leaves_the_next_one_its_share():
+    clock = Clock()
+    shown = watch(Count(100), {"slow": clock.stream(range(9), 30.0), "next": clock.stream(range(100), 1.0)}, seconds=20, now=clock)
+    assert {lane: len(points) for lane, points in shown.points.items()} == {"slow": 1, "next": 10} and "Stopped by its budget of 20 s" in shown.note
+
+
+def test_what_a_lane_leaves_is_the_next_ones():
+    clock = Clock()
+    shown = watch(Count(100), {"fast": clock.stream(range(2), 1.0), "next": clock.stream(range(100), 1.0)}, seconds=20, now=clock)
+    assert len(shown.points["next"]) == 18
+
+
+def test_a_lane_cut_off_after_its_last_point_is_no_early_end():
+    clock = Clock()
+    shown = watch(Count(3), {"slow": clock.stream(range(1), 30.0), "next": clock.stream(range(2), 1.0)}, seconds=20, now=clock)
+    assert shown.note == "" and shown.sentence == "There are 3."
+
+
 def test_time_left_is_what_the_progress_says_where_that_is_less_than_the_budget(outputs):
     clock = Clock()
     watch(Count(10), {"a": clock.stream(range(10), 1.0)}, seconds=100, now=clock)
@@ -286,6 +307,14 @@ def test_a_roof_that_moved_by_more_than_a_fifth_gives_no_verdict(outputs, after,
         else verdict(shown.band, "As predicted.").startswith("No verdict: the roof moved")
     )
     assert shown.roof == {"before": (1e9,) * 3, "after": (after,) * 3}
+
+
+@pytest.mark.parametrize("slow, judged", [(1, True), (3, False)])
+def test_passes_of_unlike_times_give_no_verdict(slow, judged):
+    """One hiccup among twenty is forgiven, a busy core is not."""
+    said = verdict(Band(1e9, 1e9, steady=True), "As predicted.", [0.01] * (20 - slow) + [0.05] * slow)
+    why = "the passes took between 10.0 ms and 50.0 ms"
+    assert said == ("As predicted." if judged else f"No verdict: {why}, so another program was busy; run it again.")
 
 
 # the race ----------------------------------------------------------------------------------------------------------
@@ -362,6 +391,48 @@ def test_the_band_lies_between_the_roofs():
 def test_no_verdict_under_a_roof_that_moved():
     _, shown = raced(roofs=[[1e9] * 3, [2e9] * 3])
     assert "No verdict: the roof moved between 1 and 2 GB/s" in shown.sentence and "Predicted" not in shown.sentence
+
+
+def test_no_verdict_where_the_passes_took_unlike_times():
+    lanes = {"score": [Stamped(SCORE, 0.5)], "write": [Stamped(step, took) for step, took in zip(WRITE, (0.1, 0.1, 0.1, 0.9))]}
+    shown = watch(Race({"score": [SCORE], "write": WRITE}, PRICE, HERE, str), lanes, roof=lambda: [1e9] * 3)
+    assert "No verdict: the passes took between 100 ms and 900 ms" in shown.sentence and "Predicted" not in shown.sentence
+
+
+def cut_short(end):
+    """A race whose writing ends after one pass, by its budget or by an interrupt."""
+    clock = Clock()
+
+    def writing():
+        for step in WRITE:
+            clock.t += 20
+            yield Stamped(step, 0.25)
+            if end == "interrupt":
+                raise KeyboardInterrupt
+
+    view = Race({"score": [SCORE], "write": WRITE}, PRICE, HERE, lambda ids: " ".join(map(str, ids)))
+    return view, watch(view, {"score": [Stamped(SCORE, 0.5)], "write": writing()}, roof=lambda: [1e9] * 3, seconds=20, now=clock)
+
+
+@pytest.mark.parametrize("end", ["budget", "interrupt"])
+def test_a_race_cut_short_says_so_at_its_bar_and_judges_nothing(end):
+    view, shown = cut_short(end)
+    assert [label.get_text().strip() for label in view.times] == ["500 ms", "250 ms (1 of 4)"]
+    assert "No verdict: the run was cut short" in shown.sentence and "Predicted" not in shown.sentence
+
+
+def test_a_race_whose_last_probe_was_interrupted_judges_nothing():
+    assert "No verdict: the roof was not probed" in raced()[1].sentence
+
+
+def test_the_prediction_does_not_move_with_the_roof():
+    still, _ = raced(device=Device("here", 1e6, 1e15))
+    view, _ = raced(roofs=[[2.0e6] * 3, [2.2e6] * 3], device=Device("here", 1e6, 1e15))
+    assert list(view.expected.get_xdata()) == list(still.expected.get_xdata())
+    assert list(view.predicted.get_data()[1]) == list(still.predicted.get_data()[1])
+    (_, written) = view.spans.get_segments()
+    moved = sum(PRICE(step).bytes for step in WRITE)
+    assert written[:, 0].tolist() == pytest.approx([moved / 2.2e6, moved / 2.0e6])
 
 
 def test_the_guess_is_shown_and_its_absence_too():

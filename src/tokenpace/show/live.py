@@ -13,18 +13,21 @@ import base64
 import io
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from statistics import median, quantiles
 from typing import Protocol
 
 from matplotlib.figure import Figure
 
 from ..measure.roof import Band, band
+from . import plots
 from .plots import inches, owned, style
 
 PERIOD = 0.2  # s between frames: 5 Hz
 SHARE = 0.2  # of the time, at most, goes into drawing
+SLOW = 2  # times the median: where a tenth of like passes takes longer, something else was running
 
 
 class View(Protocol):
@@ -51,8 +54,10 @@ class View(Protocol):
         """Learn where the roof stood during the run; None: it was not probed, or the run was interrupted."""
 
 
-def verdict(band: Band | None, says: str) -> str:
-    """What was to be said, or why nothing is: a roof that moved during a run judges nothing.
+def verdict(band: Band | None, says: str, passes: Sequence[float] = ()) -> str:
+    """What was to be said, or why nothing is: a roof that moved during a run judges nothing, nor do like `passes` [s] that took unlike times.
+
+    The roof alone is not enough: cores that another program takes slow the passes down, and may be free again while the roof is probed.
 
     >>> from ..measure.roof import Band
     >>> verdict(Band(75e9, 80e9, steady=True), "As predicted.")
@@ -60,10 +65,13 @@ def verdict(band: Band | None, says: str) -> str:
     >>> verdict(Band(40e9, 80e9, steady=False), "As predicted.")
     'No verdict: the roof moved between 40 and 80 GB/s meanwhile, so another program was busy; run it again.'
     """
-    if band is None or band.steady:
+    if band and not band.steady:
+        why = f"the roof moved between {band.low / 1e9:.0f} and {band.high / 1e9:.0f} GB/s meanwhile"
+    elif len(passes) > 1 and quantiles(passes, n=10, method="inclusive")[-1] > SLOW * median(passes):
+        why = f"the passes took between {plots.seconds(min(passes))} and {plots.seconds(max(passes))}"
+    else:
         return says
-    moved = f"the roof moved between {band.low / 1e9:.0f} and {band.high / 1e9:.0f} GB/s meanwhile"
-    return f"No verdict: {moved}, so another program was busy; run it again."
+    return f"No verdict: {why}, so another program was busy; run it again."
 
 
 class Screen:
@@ -83,9 +91,14 @@ class Screen:
             view.axes(self.figure)
 
     @property
+    def watched(self) -> bool:
+        """Does anybody see the frames before the last?"""
+        return self.live and self._notebook
+
+    @property
     def due(self) -> bool:
         """Is it time for a frame? Never more often than PERIOD, and less often where a frame takes long to draw."""
-        return self.live and self._notebook and self.now() - self._drawn_at >= max(PERIOD, self._drawing / SHARE)
+        return self.watched and self.now() - self._drawn_at >= max(PERIOD, self._drawing / SHARE)
 
     def frame(self, view: View, sentence: str, last: bool = False) -> None:
         started = self.now()
@@ -104,8 +117,8 @@ class Screen:
         data = {"image/png": base64.b64encode(png).decode("ascii"), "text/plain": sentence}
         about = {"image/png": {"alt": sentence, "width": int(self.figure.bbox.width)}}
         self.picture = _show(self.picture, data, about)
-        if last:  # JupyterLab gives images no alt text, so the sentence also stands below, where eyes and screen readers find it
-            self.caption = _show(self.caption, {"text/html": f'<p role="status"><em>{escape(sentence)}</em></p>'}, {})
+        # JupyterLab gives images no alt text, so the sentence also stands below, where eyes and screen readers find it
+        self.caption = _show(self.caption, {"text/html": f'<p role="status"><em>{escape(sentence)}</em></p>'}, {})
 
 
 @dataclass
@@ -143,15 +156,16 @@ def watch(
     """Measure the lanes one after another while `view` fills, within a budget of `seconds`; return what was seen.
 
     `lanes` are iterables of points, mostly `timed(...)` steps. `roof` gives samples of the read bandwidth, before and after.
-    An interrupt or the end of the
-    budget ends the measurement, not the figure: what was measured stays and is drawn, and the sentence says how much that is.
+    Each lane has its share of the budget, and what the lanes before it left, so that a slow first lane doesn't keep the next from starting.
+    An interrupt or the end of the budget ends the measurement, not the figure: what was measured stays and is drawn, and the sentence says
+    how much that is.
     `live=False` draws the last frame only. In a notebook the figure is an output; elsewhere the sentence is printed.
     """
     screen = screen or Screen(live, now)
     run = _Run(view, screen, seconds, now, {lane: [] for lane in lanes})
     before = tuple(roof()) if roof else ()
     screen.clear(view)
-    if screen.due:
+    if screen.watched:
         screen.frame(view, "measuring …")
     note = run.measure(lanes)
     probed = {}
@@ -179,24 +193,29 @@ class _Run:
 
     def measure(self, lanes: Mapping[str, Iterable]) -> str:
         """Go through all lanes; return why it ended early, if it did."""
-        started = self.now()
+        started, share, cut = self.now(), self.budget / max(len(lanes), 1), False
         try:
-            for lane, points in lanes.items():
-                iterator = iter(points)
-                try:
-                    for point in iterator:
-                        self.points[lane].append(point)
-                        self.view.see(lane, point)
-                        spent = self.now() - started
-                        if spent >= self.budget and self.view.progress() < 1:
-                            return f"Stopped by its budget of {self.budget:.3g} s: {self.kept()}."
-                        if self.screen.due:
-                            self.screen.frame(self.view, f"{self.view.sentence()} {self._left(spent)}")
-                finally:
-                    getattr(iterator, "close", lambda: None)()  # frees what the run holds, now and not some day
+            for i, (lane, points) in enumerate(lanes.items(), 1):
+                end = max(started + i * share, self.now() + share)
+                cut |= self._lane(lane, iter(points), started, end)
         except KeyboardInterrupt:
             return f"Interrupted: {self.kept()}."
-        return ""
+        return f"Stopped by its budget of {self.budget:.3g} s: {self.kept()}." if cut and self.view.progress() < 1 else ""
+
+    def _lane(self, lane: str, points: Iterator, started: float, end: float) -> bool:
+        """Go through one lane; was it cut off at its end?"""
+        try:
+            for point in points:
+                self.points[lane].append(point)
+                self.view.see(lane, point)
+                now = self.now()
+                if now >= end and self.view.progress() < 1:
+                    return True
+                if self.screen.due:
+                    self.screen.frame(self.view, f"{self.view.sentence()} {self._left(now - started)}")
+            return False
+        finally:
+            getattr(points, "close", lambda: None)()  # frees what the run holds, now and not some day
 
     def kept(self) -> str:
         n = sum(map(len, self.points.values()))

@@ -54,7 +54,8 @@ class Race:
     """A view. `plan[lane]` are the steps to be expected (a prediction needs nothing else); `cost` prices a step, `device` is this machine's roof.
 
     `elsewhere` are devices that are not here (predicted, and labelled so), `recorded` are stamped lanes of named machines.
-    `decode` turns token ids into text; `guess` is how many times longer the learner thinks writing takes.
+    `decode` turns token ids into text; `guess` is how many times as long as scoring the learner thinks writing takes.
+    What is predicted stands under `device`, so it is there before the run and does not move; the band shows how the roof moved since.
     """
 
     plan: dict[str, list]
@@ -65,12 +66,13 @@ class Race:
     elsewhere: tuple = ()
     recorded: dict[str, dict[str, list]] = field(default_factory=dict)
     where: str = ""  # machine, dtype, threads: a figure without its machine is not a result
-    size = (10.4, 6.2)
+    size = (10.4, 5.5)  # with its caption it fits a screen of 720 lines
 
     def __post_init__(self):
         self.tallies = {lane: Tally() for lane in LANES}
         self.tokens: dict[int, int] = {}
         self.band: Band | None = None
+        self.over = False
         self.n = len(self.plan["write"])
 
     # the fold ------------------------------------------------------------------------------------------------------
@@ -82,7 +84,7 @@ class Race:
                 self.tokens.update((position, token) for position, token, kept in row.writes if kept)
 
     def judge(self, band: Band | None) -> None:
-        self.band = band
+        self.band, self.over = band, True
 
     def progress(self) -> float:
         return sum(len(t.passes) for t in self.tallies.values()) / sum(map(len, self.plan.values()))
@@ -93,7 +95,7 @@ class Race:
 
     @property
     def ratio(self) -> float | None:
-        """How many times longer writing takes, per token, as far as both are measured."""
+        """Seconds of writing a token ÷ seconds of scoring one, as far as both are measured."""
         score, write = (self.tallies[lane] for lane in LANES)
         return (write.seconds / write.tokens) / (score.seconds / score.tokens) if score.tokens and write.tokens and score.seconds else None
 
@@ -128,11 +130,17 @@ class Race:
     def _bars(self, ax) -> None:
         names = [f"score {self.n} given tokens: 1 pass", f"write {self.n} tokens: {self.n} passes"]
         self.bars = ax.barh([1, 0], [0, 0], height=0.42, color=[LOOKS[lane].color for lane in LANES])
+        self.spans = ax.hlines([], [], [], color=PREDICTED.color, alpha=0.4, linewidth=9)
         (self.expected,) = ax.plot([], [], PREDICTED.marker, color=PREDICTED.color, markeredgecolor="black")
         self.times = [ax.text(0, y, "", va="center") for y in (1, 0)]
         for y, name in zip((1, 0), names):
             ax.text(0, y + 0.25, name, va="bottom", transform=ax.get_yaxis_transform())
-        ax.set(title="The same tokens, the same arithmetic", xlabel="seconds after the prompt (◆ predicted)", yticks=[], ylim=(-0.4, 1.7))
+        ax.set(
+            title="The same tokens, the same arithmetic",
+            xlabel=f"seconds after the prompt (◆ predicted for all {self.n})",
+            yticks=[],
+            ylim=(-0.4, 1.7),
+        )
         ax.grid(axis="y", visible=False)
 
     def _latency(self, ax) -> None:
@@ -149,7 +157,7 @@ class Race:
         self.figures = [ax.text(1, -i, "", va="center") for i in range(len(rows))]
         ax.set_yticks([-i for i in range(len(rows))], [name for name, _, _ in rows])
         plots.logarithmic(ax, x="×")
-        ax.set(title="Writing takes … times longer", ylim=(-len(rows) + 0.4, 0.6))
+        ax.set(title="Writing takes … times as long", ylim=(-len(rows) + 0.4, 0.6))
         ax.grid(axis="y", visible=False)
         ax.grid(axis="x", visible=True)
 
@@ -157,7 +165,7 @@ class Race:
         rows = [
             ("your prediction", GUESS, self.guess),
             ("measured here", MEASURED, self.ratio),
-            ("predicted here", PREDICTED, self.predicted_ratio(self.devices()[0])),
+            ("predicted here", PREDICTED, self.predicted_ratio(self.device)),
         ]
         rows += [(f"{name}\nrecorded", RECORDED, _ratio_of(lanes, self.cost)) for name, lanes in self.recorded.items()]
         return rows + [(f"{device.name}\npredicted", ELSEWHERE, self.predicted_ratio(device)) for device in self.elsewhere]
@@ -173,25 +181,34 @@ class Race:
         self.writing.set_text("\n".join(wrap(plots.printable(self.text.replace("\n", " ")), int(1100 / plots.points()))[-3:]))
 
     def _draw_bars(self) -> None:
-        longest, expected = 0.0, [sum(self.priced(lane, self.devices()[0])) for lane in LANES]
+        longest, expected = 0.0, [sum(self.priced(lane, self.device)) for lane in LANES]
+        within = [[(sum(self.priced(lane, device)), y) for device in self.devices()] for lane, y in zip(LANES, (1, 0))]
+        self.spans.set_segments(within)
         for bar, label, lane, mark in zip(self.bars, self.times, LANES, expected):
             took = self.tallies[lane].seconds
             bar.set_width(took)
             label.set_x(max(took, mark))
-            label.set_text(f"   {seconds(took)}" if took else "")
+            label.set_text(self._took(lane))
             longest = max(longest, took)
         self.expected.set_data(expected, [1, 0])
-        self.ax["bars"].set_xlim(0, 1.25 * max(longest, *expected))
+        self.ax["bars"].set_xlim(0, 1.4 * max(longest, *expected))
+
+    def _took(self, lane: str) -> str:
+        """What stands at a bar's end; a bar that isn't whole says so."""
+        tally = self.tallies[lane]
+        part = f" ({tally.tokens} of {self.n})" if tally.tokens < self.n else ""
+        return f"   {seconds(tally.seconds)}{part}" if tally.passes else ""
 
     def _draw_latency(self) -> None:
         spans = [list(accumulate(self.priced("write", device))) for device in self.devices()]
         counts, took = range(1, self.n + 1), list(accumulate(self.tallies["write"].passes))
-        floor = list(accumulate(self.priced("write", replace(self.devices()[0], flops=inf))))
+        floor = list(accumulate(self.priced("write", replace(self.device, flops=inf))))
         self.line.set_data(list(counts)[: len(took)], took[: self.n])
-        self.predicted.set_data(counts, spans[0])
+        predicted = list(accumulate(self.priced("write", self.device)))
+        self.predicted.set_data(counts, predicted)
         self.floor.set_data(counts, floor)
         self.between.set_data(counts, spans[0], spans[-1])
-        plots.fit(self.ax["latency"], [self.n], [*took[-1:], *(line[-1] for line in spans)])
+        plots.fit(self.ax["latency"], [self.n], [*took[-1:], *(line[-1] for line in (*spans, predicted))])
 
     def _draw_ratio(self) -> None:
         rows = self._ratios()
@@ -216,7 +233,9 @@ class Race:
         for name, t in (("scored", score), ("written", write)):
             if t.passes:
                 each, kept = t.seconds / len(t.passes), t.tokens / len(t.passes)
-                lines.append(f"{name}: {seconds(each / kept)} = {seconds(each)} ÷ {kept:.3g}   ({t.flops / 1e9:.3g} GFLOP)")
+                lines.append(f"{name}: {seconds(each / kept)} = {seconds(each)} ÷ {kept:.3g}")
+        if score.passes and write.passes:
+            lines.append(f"arithmetic: {score.flops / 1e9:.3g} GFLOP scored, {write.flops / 1e9:.3g} written")
         return "\n".join(lines)
 
     # the words -----------------------------------------------------------------------------------------------------
@@ -241,8 +260,16 @@ class Race:
         expected = [sum(self.priced("write", d)[: len(write.passes)]) for d in self.devices()]
         nearest = min(expected, key=lambda e: abs(e - write.seconds))
         says = f"Predicted from the roof: {_span(expected)}; measured is {write.seconds / nearest:.3g} times that."
-        parts.append(verdict(self.band, says))
+        parts.append(self._verdict(says))
         return " ".join(parts) + (f" [{self.where}]" if self.where else "")
+
+    def _verdict(self, says: str) -> str:
+        """A run that ended before its plan did is not judged; while it lasts, it says where it stands."""
+        if self.over and self.progress() < 1:
+            return "No verdict: the run was cut short; run it again."
+        if self.over and self.band is None:
+            return "No verdict: the roof was not probed before and after this run."
+        return verdict(self.band, says, self.tallies["write"].passes)
 
 
 def _ratio_of(lanes: dict[str, Iterable], cost: Callable) -> float | None:
