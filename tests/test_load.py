@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from test_weights import TOKENS, make, write_folder, write_gguf
 
 from tokenpace.config import preset
-from tokenpace.load import load
+from tokenpace.load import find_device, load
 
 module = sys.modules["tokenpace.load"]  # tokenpace.load itself is the function
 
@@ -61,6 +62,27 @@ def test_auto_is_what_the_device_multiplies_natively(monkeypatch):
         assert (lm.device.type, lm.dtype) == ("cpu", dtype)
 
 
+def test_ends_are_known_with_and_without_a_vocabulary(tmp_path):
+    from test_tokenizer import header
+
+    from tokenpace.weights.vocabulary import from_gguf
+
+    folder = write_folder(make("llama", vocab_size=400), tmp_path)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [7, 1]}')
+    said = json.loads((folder / "config.json").read_text()) | {"eos_token_id": 9}
+    (folder / "config.json").write_text(json.dumps(said))
+    lm = load(folder)
+    assert lm.tokenizer is None and lm.card["eos"] == (7, 1, 9)
+    from_gguf(header("smollm")).backend.save(str(folder / "tokenizer.json"))
+    lm = load(folder)
+    assert lm.card["eos"] == lm.tokenizer.eos == (7, 1, 9)
+    assert "eos" not in load("shape:15m").card
+
+
+def test_ends_of_a_gguf_without_a_vocabulary(tmp_path):
+    assert load(write_gguf(make("llama"), tmp_path / "none.gguf")).card["eos"] == ()
+
+
 # What means nothing
 
 
@@ -93,6 +115,8 @@ def test_names_that_mean_nothing(name, error, match, tmp_path, monkeypatch):
         ({"dtype": "float8"}, "dtype 'float8' is not one of auto, float32, bfloat16, float16"),
         ({"dtype": torch.int8}, "is not one of"),
         ({"device": "gpu"}, "device 'gpu' is not one"),
+        ({"device": None}, "device None is not one"),
+        ({"device": "meta"}, "device 'meta' has shapes but no numbers"),
         ({"quantize": "int8"}, "no quantised formats yet"),
     ],
 )
@@ -105,6 +129,22 @@ def test_cuda_asked_for_but_absent(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(RuntimeError, match=r"'cuda' was asked for, but .*use device='cpu'"):
         load("shape:15m", device="cuda")
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps", "xpu", "hip", "vulkan", "privateuseone"])
+def test_every_device_that_is_absent_is_said_in_one_way(name, monkeypatch):
+    for kind in ("cuda", "mps", "xpu"):
+        monkeypatch.setattr(f"torch.{kind}.is_available", lambda: False)
+    with pytest.raises(RuntimeError, match=rf"device '{name}' was asked for, but .*; use device='cpu' \(or 'auto'\)"):
+        find_device(name)
+
+
+def test_a_number_that_no_gpu_has(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert find_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(RuntimeError, match="there are only 2, counted from 0; use device='cpu'"):
+        find_device("cuda:2")
 
 
 def test_too_big_is_known_before_anything_is_read(monkeypatch):

@@ -366,6 +366,34 @@ def test_vocabularies_of_unknown_kinds(change, match):
         from_gguf(header("smollm") | {f"tokenizer.ggml.{key}": value for key, value in change.items()})
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"merges": [*MERGES, "no such"]},
+        {"merges": ["a b c"]},
+        {"merges": [7]},
+        {"token_type": [3]},
+        {"token_type": 3},
+        {"tokens": [["x"]]},
+        {"padding_token_id": 10**9},
+        {"model": ["gpt2"]},
+    ],
+)
+def test_a_damaged_vocabulary_names_its_file(damage):
+    with pytest.raises(ValueError, match=r"^toy\.gguf: its vocabulary is damaged") as raised:
+        from_gguf(header("smollm", **damage), "toy.gguf")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "config.json"])
+@pytest.mark.parametrize("stored", ['"</s>"', "true", "[1, -1]", "[[2]]", "1.0"])
+def test_ends_that_are_no_ids(name, stored, tmp_path):
+    write_tokenizer(tmp_path, with_bos())
+    (tmp_path / name).write_text(f'{{"eos_token_id": {stored}}}')
+    with pytest.raises(ValueError, match=f"{name}: eos_token_id holds .* no token id"):
+        from_folder(tmp_path)
+
+
 def test_a_tokenizer_json_that_is_none(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match="not a tokenizer"):

@@ -287,6 +287,17 @@ def test_fused_shapes_are_checked_piece_by_piece(tmp_path):  # q too short and k
         open_folder(rewritten(tmp_path, change))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "called"),
+    [(torch.int8, "I8"), (torch.uint8, "U8"), (torch.float8_e4m3fn, "F8_E4M3"), (torch.float8_e5m2, "F8_E5M2"), (torch.bool, "BOOL")],
+)
+def test_quantised_weights_are_not_read_as_numbers(dtype, called, tmp_path):
+    name = "model.layers.1.mlp.down_proj.weight"
+    folder = rewritten(tmp_path, lambda weights: weights.update({name: weights[name].to(dtype)}))
+    with pytest.raises(ValueError, match=rf"{tmp_path}: {name} \({called}\) .*quantised checkpoints are not supported yet"):
+        open_folder(folder)
+
+
 def test_buffers_that_repeat_the_config_are_ignored(tmp_path):
     open_folder(rewritten(tmp_path, lambda weights: weights.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(5)}))).check()
 
@@ -394,6 +405,8 @@ def test_a_damaged_header_is_a_valueerror_or_harmless(whole, tmp_path):
 
 # Arithmetic that is not ours is refused by name
 
+NO_NUMBERS = (float("nan"), float("inf"), 0, -1e-5, True, "1e-5", None)
+
 
 @pytest.mark.parametrize(
     ("change", "match"),
@@ -416,6 +429,10 @@ def test_a_damaged_header_is_a_valueerror_or_harmless(whole, tmp_path):
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 4}, "full_attention, sliding_attention"),
         ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, "full_attention, sliding_attention"),
+        *(({key: value}, f"{key} must be a finite number over 0") for key in ("rms_norm_eps", "rope_theta") for value in NO_NUMBERS),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": float("nan")}}, "rope_theta must be"),
+        ({"rope_scaling": LLAMA3 | {"factor": 0.0, "original_max_position_embeddings": 16}}, "factor must be"),
+        *(({"tie_word_embeddings": value}, "tie_word_embeddings must be true or false") for value in ("false", 0, None)),
         ({"head_dim": 7}, "even"),
         ({"num_key_value_heads": 4}, "multiple"),
     ],

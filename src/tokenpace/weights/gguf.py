@@ -18,7 +18,7 @@ import torch
 
 from ..config import ModelConfig, RopeScaling
 from .source import Names, Shape, Source
-from .vocabulary import from_gguf
+from .vocabulary import ends_of_gguf, from_gguf
 
 NAMES = Names(
     block="blk.{}.",
@@ -260,7 +260,11 @@ def open_gguf(path: str | Path) -> Source:
         shapes={name: shape for name, (shape, _, _) in file.tensors.items()},
         read=partial(_natural, file, numbers, file.metadata["general.architecture"] == "llama"),
         tokenizer=partial(from_gguf, file.metadata, str(path)),
-        card={"source": Path(path).name, "licence": file.metadata.get("general.license", "not stated in the file")},
+        card={
+            "source": Path(path).name,
+            "licence": file.metadata.get("general.license", "not stated in the file"),
+            "eos": ends_of_gguf(file.metadata),
+        },
     )
     source.check()
     return source

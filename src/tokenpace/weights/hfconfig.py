@@ -7,6 +7,7 @@ nonsense. So every key is either used, required to have the one value this packa
 from __future__ import annotations
 
 import json
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -137,10 +138,10 @@ def _describe(numbers: dict[str, Any]) -> ModelConfig:
         d_head=c["head_dim"] or c["hidden_size"] // heads,
         d_ff=c["intermediate_size"],
         context=c["max_position_embeddings"],
-        norm_eps=c["rms_norm_eps"],
+        norm_eps=_positive("rms_norm_eps", c["rms_norm_eps"]),
         rope_theta=theta,
         rope_scaling=scaling,
-        tied=c["tie_word_embeddings"],
+        tied=_flag("tie_word_embeddings", c["tie_word_embeddings"]),
         qkv_bias=family == "qwen2",
         qk_norm=family == "qwen3",
         window=_window(c),
@@ -159,10 +160,22 @@ def _refuse(numbers: dict, known: dict) -> None:
             )
 
 
+def _positive(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value <= 0:
+        raise ValueError(f"{key} must be a finite number over 0, not {value!r}")
+    return float(value)
+
+
+def _flag(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} must be true or false, not {value!r}")
+    return value
+
+
 def _rope(c: dict) -> tuple[float, RopeScaling | None]:
     """(theta, scaling) from the keys of either era: rope_theta and rope_scaling side by side, or both within rope_parameters (transformers 5)."""
     rope = {**(c["rope_scaling"] or {}), **(c["rope_parameters"] or {})}
-    theta = float(rope.pop("rope_theta", c["rope_theta"]))
+    theta = _positive("rope_theta", rope.pop("rope_theta", c["rope_theta"]))
     kinds = {rope.pop(key) for key in ("rope_type", "type") if key in rope} or {"default"}
     fields = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"} if kinds == {"llama3"} else set()
     if kinds not in ({"default"}, {"llama3"}):
@@ -173,7 +186,9 @@ def _rope(c: dict) -> tuple[float, RopeScaling | None]:
         raise ValueError(f"rope scaling of type {kinds.pop()} has the keys {sorted(rope)}, expected {sorted(fields)}")
     if not fields:
         return theta, None
-    return theta, RopeScaling(rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"])
+    return theta, RopeScaling(
+        *(_positive(key, rope[key]) for key in ("factor", "low_freq_factor", "high_freq_factor")), rope["original_max_position_embeddings"]
+    )
 
 
 def _window(c: dict) -> int | None:

@@ -46,19 +46,32 @@ def from_folder(folder: Path) -> Tokenizer | None:
     adds = said.get("add_bos_token")
     if adds is None:
         adds = bos is not None and backend.encode("a").ids[:1] == [bos]
-    ends = [backend.token_to_id(names.get("eos_token", ""))]
-    for name in ("generation_config.json", "config.json"):
-        stored = read_json(folder / name).get("eos_token_id")
-        ends += stored if isinstance(stored, list) else [stored]
     written = folder / "chat_template.jinja"
     return Tokenizer(
         backend=backend,
         bos=bos,
         adds_bos=bool(adds) and bos is not None,
-        eos=_unique(ends),
+        eos=_unique([backend.token_to_id(names.get("eos_token", "")), *ends_of_folder(folder)]),
         template=written.read_text(encoding="utf-8") if written.exists() else _template(said.get("chat_template")),
         names=names,
     )
+
+
+def ends_of_folder(folder: Path) -> tuple[int, ...]:
+    """The ids that end a text, as generation_config.json and config.json have them: also there where no vocabulary is."""
+    found = []
+    for path in (folder / "generation_config.json", folder / "config.json"):
+        stored = read_json(path).get("eos_token_id")
+        ids = stored if isinstance(stored, list) else [] if stored is None else [stored]
+        if wrong := [id for id in ids if type(id) is not int or id < 0]:
+            raise ValueError(f"{path}: eos_token_id holds {wrong[0]!r}, which is no token id")
+        found += ids
+    return _unique(found)
+
+
+def ends_of_gguf(meta: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ids that end a text, as a GGUF's header has them."""
+    return _unique(meta.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
 
 
 def _content(token: str | dict) -> str:
@@ -77,7 +90,17 @@ def _unique(ids: Iterable[int | None]) -> tuple[int, ...]:
 
 
 def from_gguf(meta: Mapping[str, Any], where: str = "this GGUF") -> Tokenizer | None:
-    """The tokenizer in a GGUF's metadata; None if it holds none. ValueError for kinds whose way of cutting text is not known here."""
+    """The tokenizer in a GGUF's metadata; None if it holds none. ValueError for kinds whose way of cutting text is not known here, and damage."""
+    try:
+        return _from_gguf(meta, where)
+    except Exception as error:  # the library raises bare Exception, and a damaged header may hold anything
+        if isinstance(error, ValueError) and str(error).startswith(where):
+            raise
+        first = " ".join(str(error).split())[:200]
+        raise ValueError(f"{where}: its vocabulary is damaged ({type(error).__name__}: {first}); get it again") from error
+
+
+def _from_gguf(meta: Mapping[str, Any], where: str) -> Tokenizer | None:
     said = {key.removeprefix("tokenizer.ggml."): value for key, value in meta.items() if key.startswith("tokenizer.ggml.")}
     if said.get("model", "none") == "none":
         return None
@@ -93,7 +116,7 @@ def from_gguf(meta: Mapping[str, Any], where: str = "this GGUF") -> Tokenizer | 
     for kind, add in ((_CONTROL, backend.add_special_tokens), (_USER, backend.add_tokens)):
         add([AddedToken(token, normalized=False, special=kind == _CONTROL) for token, own in zip(tokens, types, strict=True) if own == kind])
     bos = said.get("bos_token_id")
-    ends = [said.get(f"{name}_token_id") for name in ("eos", "eot", "eom")]
+    ends = [*ends_of_gguf(meta)]
     ends += [id for id in map(backend.token_to_id, _ENDS) if id is not None and types[id] == _CONTROL]
     kinds = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {name: said.get(f"{key}_token_id") for name, key in kinds.items()}
