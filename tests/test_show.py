@@ -485,6 +485,29 @@ def test_all_type_is_ten_points_or_more(size):
         rcParams["font.size"] = before
 
 
+@pytest.mark.parametrize("size", [11, 16])
+def test_nothing_is_cut_and_the_legend_covers_no_label(size):
+    before = rcParams["font.size"]
+    try:
+        present(size)
+        _view, shown = raced(guess=3, elsewhere=(Device("NVIDIA H100 SXM", 1e12, 1e15),))
+        plane = watch(ledgers.Plane(Ledger([row()])), {})
+        for figure in (shown.figure, plane.figure):
+            width, height = figure.bbox.size
+            boxes = {text.get_text(): text.get_window_extent() for ax in figure.axes for text in ax.texts if text.get_text()}
+            cut = [t for t, b in boxes.items() if min(b.x0, b.y0) < -1 or b.x1 > width + 1 or b.y1 > height + 1]
+            assert boxes and not cut
+        (ax,) = plane.figure.axes
+        legend = ax.get_legend().get_window_extent()
+        assert not [text.get_text() for text in texts(ax) if text not in ax.get_legend().get_texts() and legend.overlaps(text.get_window_extent())]
+    finally:
+        rcParams["font.size"] = before
+
+
+def test_the_race_and_its_caption_fit_a_screen_of_720_lines():
+    assert raced()[1].figure.bbox.height <= 560
+
+
 @pytest.mark.parametrize("size", [9, 33])
 def test_type_nobody_can_read_is_refused(size):
     with pytest.raises(ValueError, match="10 to 32 points"):

@@ -55,7 +55,7 @@ class Plane:
             ax.annotate(f"{e.name}: {seconds(e.measured)} a token", (x, y), (10, 2), textcoords="offset points", va="bottom")
         handles = dict(zip(*ax.get_legend_handles_labels()[::-1]))  # one for each label, however many dots
         if handles:
-            ax.legend(handles.values(), handles.keys(), loc="lower right")
+            ax.legend(handles.values(), handles.keys(), loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)  # beside the title
 
     def _diagonals(self, left: float, right: float, low: float, high: float) -> None:
         """Lines of equal pace, a decade apart, each named where it leaves the frame."""
@@ -63,7 +63,7 @@ class Plane:
             pace = 10.0**decade
             if low < pace * right and pace * left < high:
                 self.ax.plot([left, right], [pace * left, pace * right], "-", color="#D0D0D0", linewidth=1, zorder=0)
-                x = min(right, high / pace) / 1.15
+                x = min(right / 1.15, high / pace / 1.4)  # so that its name stays under the title
                 if x > left and pace * x > low:
                     self.ax.text(x, pace * x, f"{seconds(pace)} a token", color=GREY, ha="right", va="bottom", fontsize=plots.points() - 1)
 

@@ -130,7 +130,7 @@ class Race:
     def _bars(self, ax) -> None:
         names = [f"score {self.n} given tokens: 1 pass", f"write {self.n} tokens: {self.n} passes"]
         self.bars = ax.barh([1, 0], [0, 0], height=0.42, color=[LOOKS[lane].color for lane in LANES])
-        self.spans = ax.hlines([], [], [], color=PREDICTED.color, alpha=0.4, linewidth=9)
+        self.spans = ax.hlines([], [], [], color=PREDICTED.color, alpha=0.5, linewidth=11, zorder=1.9)
         (self.expected,) = ax.plot([], [], PREDICTED.marker, color=PREDICTED.color, markeredgecolor="black")
         self.times = [ax.text(0, y, "", va="center") for y in (1, 0)]
         for y, name in zip((1, 0), names):
@@ -229,13 +229,13 @@ class Race:
                 f"{bytes_(write.weight_bytes / max(words, 1))} for each of {words} words",
                 "",
             ]
-        lines += ["pace = cost of a pass ÷ tokens kept per pass"] if score.passes or write.passes else []
+        lines += ["pace = cost of a pass ÷ tokens per pass"] if score.passes or write.passes else []
         for name, t in (("scored", score), ("written", write)):
             if t.passes:
                 each, kept = t.seconds / len(t.passes), t.tokens / len(t.passes)
                 lines.append(f"{name}: {seconds(each / kept)} = {seconds(each)} ÷ {kept:.3g}")
         if score.passes and write.passes:
-            lines.append(f"arithmetic: {score.flops / 1e9:.3g} GFLOP scored, {write.flops / 1e9:.3g} written")
+            lines.append(f"GFLOP: {score.flops / 1e9:.3g} scored, {write.flops / 1e9:.3g} written")
         return "\n".join(lines)
 
     # the words -----------------------------------------------------------------------------------------------------
