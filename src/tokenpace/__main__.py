@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import asdict
+from io import StringIO
 from math import isfinite
 
 
@@ -66,6 +68,8 @@ def settings(a, lm) -> tuple[str | list[int], dict]:
 
     prompt = sys.stdin.read() if a.prompt == "-" else a.prompt
     if lm.tokenizer is None:
+        if a.chat:
+            raise ValueError("--chat needs a chat template, and this model has no vocabulary at all: leave it out, and give --prompt as token ids")
         try:
             prompt = [int(t) for t in prompt.replace(",", " ").split()]
         except ValueError:
@@ -76,10 +80,20 @@ def settings(a, lm) -> tuple[str | list[int], dict]:
     return prompt, dict(sampler=sampler, max_new_tokens=a.max_new_tokens, stop=tuple(a.stop), seed=a.seed)
 
 
+def by_name(decoders: list[str]) -> list[str]:
+    """Those of the decoders that take no more than a prompt; checked before any weight is read."""
+    if "refine" in decoders:
+        raise ValueError(
+            "decoder 'refine' needs a model with a mask token, and its id: use it from Python, generate(lm, prompt, decoder='refine', mask=…)"
+        )
+    return decoders
+
+
 def generate(a) -> dict:
     """Write, as it comes; then what it took, on stderr."""
     from .generate import prepare
 
+    by_name([a.decoder])
     lm = loaded(a)
     prompt, how = settings(a, lm)
     drafter = loaded(a, a.drafter) if a.drafter not in (None, "ngram") else a.drafter
@@ -106,9 +120,9 @@ def race(a) -> dict:
     from .race import SAME_TEXT
     from .race import race as run_race
 
+    names = by_name(a.decoder or SAME_TEXT)
     lm = loaded(a)
     prompt, how = settings(a, lm)
-    names = a.decoder or SAME_TEXT
     say = (lambda text: print(text, file=sys.stderr)) if not a.json else (lambda text: None)
     ledger = run_race(lm, prompt, names, say, drafter=loaded(a, a.drafter) if a.drafter else None, **how)
     if not a.json:
@@ -117,11 +131,13 @@ def race(a) -> dict:
 
 
 def probe(a) -> dict:
+    from .measure.probe import checked
     from .measure.probe import probe as run_probe
 
+    device = checked(a.budget, a.device)
     if not a.json:
         print(f"probing for up to {a.budget:g} s: reads, matrix products, launches …", file=sys.stderr)
-    roof = run_probe(a.budget, a.device)
+    roof = run_probe(a.budget, device)
     if not a.json:
         print(roof)
     return roof.to_dict()
@@ -192,8 +208,10 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     try:
         a = parser().parse_args(argv)
-        found = a.function(a)
-        if getattr(a, "json", False) is True:
+        quiet = getattr(a, "json", False) is True
+        with redirect_stderr(StringIO()) if quiet else nullcontext():  # whoever reads JSON is told of errors, not of progress
+            found = a.function(a)
+        if quiet:
             print(json.dumps(finite(found), default=str))
         return 0
     except KeyboardInterrupt:
@@ -202,9 +220,21 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has gone
         sys.stderr.close()
         return 0
+    except RecursionError as error:  # a RuntimeError, but nobody's input
+        return fault(error)
     except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ArithmeticError, ImportError) as error:
-        print("tokenpace: " + " ".join(str(error).split()), file=sys.stderr)
-        return 2
+        return complain(str(error) or type(error).__name__)
+    except Exception as error:  # nobody foresaw it, but whoever is at the other end has no use for a traceback
+        return fault(error)
+
+
+def fault(error: Exception) -> int:
+    return complain(f"{type(error).__name__}: {error} (this is a fault of tokenpace: please report it)")
+
+
+def complain(text: str) -> int:
+    print("tokenpace: " + " ".join(text.split()), file=sys.stderr)
+    return 2
 
 
 def finite(found):

@@ -22,15 +22,17 @@ def race(
     """Run them one after the other; `say` is told what is going on. settings as in `generate`.
 
     Each decoder first writes a little that is not counted: the first pass of a process finds cold caches and work put off until then.
+    Errors: those of `generate`, and ValueError for fewer than two new tokens: all before anything is probed.
     """
+    names = _checked(lm, prompt, decoders, drafter, settings)
     place, number = lm.device.type, lm.dtype.itemsize
     configs = {"target": lm.config} | ({"draft": drafter.config} if drafter else {})
     say("probing this machine's ceilings …")
     device, cache = probe(3.0, place).device(lm.card["dtype"]), last_level_cache(place)[0]
     ledger, plain = Ledger(), None
-    for name in decoders:
+    for name in names:
         say(f"{name} …")
-        how = {**settings, "decoder": name, "drafter": drafter if name == "speculative" else None}
+        how = _settings(name, drafter, settings)
         list(prepare(lm, prompt, **{**how, "max_new_tokens": 2, "min_new_tokens": 0}).steps())
         run, before = prepare(lm, prompt, **how), roof_now(0.2, place)
         stamped = list(run.timed())
@@ -45,3 +47,23 @@ def race(
             entry(name, stamped, lambda step: step_cost(configs[step.to], step, number), at, cache, roof, exact, f"{device.name}, {lm.card['dtype']}")
         )
     return ledger
+
+
+def _settings(name: str, drafter: Lm | None, settings: dict) -> dict:
+    return {**settings, "decoder": name, "drafter": drafter if name == "speculative" else None}
+
+
+def _checked(lm: Lm, prompt: str | list[int], decoders: Iterable[str], drafter: Lm | None, settings: dict) -> list[str]:
+    """The decoders, each prepared once and thrown away: what is wrong with any of them is known before seconds are spent."""
+    names = list(decoders)
+    if not names:
+        raise ValueError(f"no decoders: give at least one of {', '.join(DECODERS)}")
+    for name in names:
+        session = prepare(lm, prompt, **_settings(name, drafter, settings))
+        if min(request.limit for request in session.requests) < 2:
+            raise ValueError(
+                "a race needs max_new_tokens of at least 2, and room for as many: the first token comes with the prompt, so it has no pace"
+            )
+        for request in session.requests:
+            request.decoder.close()
+    return names

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
-from math import ceil, nan
+from math import ceil, inf, nan
 from typing import NamedTuple
 
 from .clock import synchronise
@@ -37,7 +37,9 @@ def probe(budget: float = 5.0, device: str = "cpu", now: Callable[[], float] = t
 
     An interrupt keeps what was measured.
     `print(probe())` shows it as a table; `probe().device("bfloat16")` predicts with it.
+    Errors: ValueError (a budget that is no time), and those of `find_device`.
     """
+    device = checked(budget, device)
     start, here, samples = now(), machine(device), []
     notes = (f"other programs kept {here['load']:.1f} of {here['cores']} cores busy before",) if (here["load"] or 0) > here["cores"] / 2 else ()
     try:
@@ -47,6 +49,15 @@ def probe(budget: float = 5.0, device: str = "cpu", now: Callable[[], float] = t
     except KeyboardInterrupt:
         notes += (f"interrupted: {len(samples)} samples kept",)
     return fold(here, samples, notes)
+
+
+def checked(budget: float, device: str) -> str:
+    """The device's own name, or the error that says why nothing can be probed there for so long."""
+    from ..load import find_device  # brings torch, which this file does without until something runs
+
+    if not 0 <= budget < inf:
+        raise ValueError(f"budget must be finite seconds of at least 0, not {budget}")
+    return str(find_device(device))
 
 
 def probing(prepared: list[Load], budget: float, sync: Callable[[], None], now: Callable[[], float] = time.perf_counter) -> Iterator[Sample]:
@@ -105,6 +116,7 @@ def _often_enough(load: Load, sync: Callable[[], None], now: Callable[[], float]
 
 def roof_now(seconds: float = 0.2, device: str = "cpu") -> tuple[float, ...]:
     """Bytes per second from memory at this moment, some samples of it: one before a run and one after make its `band`."""
+    device = checked(seconds, device)
     buffer = _buffer(device)
     read = _reads(buffer, device)[0]
     samples = [read.task.work / sample.seconds for sample in probing([read], seconds, synchronise(device)) if sample.seconds > 0]
