@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -59,6 +60,10 @@ class Request:
     cancelled: bool = False  # set it, and the request ends before the next pass
     error: Exception | None = None  # what ended it, if `finish` says error
 
+    def __post_init__(self):
+        if (self.limit is not None and self.limit < 1) or self.branches < 1:
+            raise ValueError(f"a request for {self.limit} tokens in {self.branches} branches: both must be at least 1")
+
 
 @dataclass(eq=False)
 class Job:
@@ -78,6 +83,9 @@ class Job:
     def left(self) -> int:
         return self.ask.width - self.sent
 
+    idle: int = 0  # passes that went by without it
+    home: dict = field(default_factory=dict)  # lane -> the lane whose cache it uses
+
     def chunk(self, room: int) -> int:
         """As many of the tokens asked about as fit into `room`, for every branch; what is read, or may have to go again, comes in one piece."""
         if self.left * self.branches <= room:
@@ -88,7 +96,7 @@ class Job:
         return [tokens[: self.ask.at] for tokens in self.cached(self.ask.to)]
 
     def cached(self, lane: str) -> list[list[int]]:
-        return self.held.setdefault(lane, [[] for _ in range(self.branches)])
+        return self.held.setdefault(self.home.get(lane, lane), [[] for _ in range(self.branches)])
 
     def advance(self, lanes: Iterable[str]) -> Exception | None:
         """What does the decoder want next? No ask: nothing more, or it failed; then the error is returned."""
@@ -103,14 +111,22 @@ class Job:
             return error
         self.ask = ask
 
+    def fits(self):
+        """Is this an Ask that the request may make now?"""
+        ask = self.ask
+        if len(ask.each) != self.branches:
+            raise ValueError(f"tokens for {len(ask.each)} branches, but there are {self.branches}: a Keep with parents makes more")
+        if ask.at > (known := len(self.cached(ask.to)[0])):
+            raise ValueError(f"asked from position {ask.at} on, but only {known} tokens are cached before it")
+
     def check(self, keep):
         """What cannot be done to a cache is the decoder's fault, so it must be found before any cache is told."""
         if not isinstance(keep, Keep):
             raise TypeError(f"a decoder yields an Ask, is sent what came of it and yields a Keep; this one yielded {keep!r} for a Keep")
         stay = (0, keep.stay - 1) if isinstance(keep.stay, int) else keep.stay
-        if any(not 0 <= i < self.ask.width for i in stay if keep.stay):
+        if any(not 0 <= i < self.ask.width for i in stay if keep.stay) or (stay is keep.stay and sorted(set(stay)) != [*stay]):
             raise ValueError(f"{keep.stay} were to be kept of the {self.ask.width} tokens asked about")
-        if keep.parents is not None and (len(keep.parents) > len(self.slots) or any(not 0 <= p < self.branches for p in keep.parents)):
+        if keep.parents is not None and (not 0 < len(keep.parents) <= len(self.slots) or any(not 0 <= p < self.branches for p in keep.parents)):
             raise ValueError(
                 f"branches {keep.parents} wanted of the {self.branches} there are, with {len(self.slots)} slots: give the Request as many branches"
             )
@@ -127,21 +143,29 @@ def check(ask: Ask, vocabulary: int):
         )
 
 
+PATIENCE = 4  # passes that somebody may be passed over
 Plan = list[tuple[Job, int]]
 Policy = Callable[[list[Job], int], tuple[str, Plan]]
 
 
 def drafts_first(jobs: list[Job], budget: int) -> tuple[str, Plan]:
     """Which model is asked next, and how many tokens each job may have: small models before the target, so that all drafts are verified together;
-    what is nearly through before long prompts, so that nobody who is being read waits for somebody who is being prepared.
+    what is nearly through before long prompts, so that nobody who is being read waits for somebody who is being prepared; but nobody waits for ever.
     """
     lane = min((j.ask.to for j in jobs), key=lambda to: to == "target")
-    mine, plan, room = sorted((j for j in jobs if j.ask.to == lane), key=lambda j: j.left), [], budget
+    mine, plan, room = sorted((j for j in jobs if j.ask.to == lane), key=lambda j: (-(j.idle // PATIENCE), j.left)), [], budget
     for job in mine:
-        if n := job.chunk(room):
-            plan.append((job, n))
-            room -= n * job.branches
-    return lane, plan or [(mine[0], mine[0].left)]  # somebody whose piece cannot be cut, larger than the budget
+        n = job.chunk(room)
+        if n or (not plan and job.idle >= PATIENCE):  # a piece that cannot be cut, larger than any budget, gets a pass of its own
+            plan.append((job, n or job.left))
+            room -= (n or job.left) * job.branches
+    return lane, plan or [(mine[0], mine[0].left)]
+
+
+def close(decoder):
+    """A decoder that objects to being closed has nobody left to tell."""
+    with suppress(Exception):
+        decoder.close()
 
 
 class Driver:
@@ -154,7 +178,12 @@ class Driver:
         self.caches = list({id(cache): cache for _, cache in lanes.values()}.values())
         self.waiting = deque(Job(i, r, Text(r.limit, r.stop)) for i, r in enumerate(requests))
         self.jobs, self.free = [], list(range(slots))
+        home = {lane: next(to for to, (_, other) in lanes.items() if other is cache) for lane, (_, cache) in lanes.items()}
+        for lane, (_, cache) in lanes.items():
+            if getattr(cache, "rows", slots) != slots:
+                raise ValueError(f"{slots} slots, but the cache of lane {lane!r} has {cache.rows} rows: both must be the same number")
         for job in self.waiting:
+            job.home = home
             if job.request.branches > slots:
                 raise ValueError(f"request {job.number} may need {job.request.branches} slots for its branches, but there are {slots}")
 
@@ -170,7 +199,7 @@ class Driver:
             for job in [*self.jobs]:
                 self.release(job)
             for job in self.waiting:
-                job.request.decoder.close()
+                close(job.request.decoder)
 
     def cancelled(self) -> list[Row]:
         """Whoever no longer wants an answer leaves before the next pass."""
@@ -193,7 +222,7 @@ class Driver:
         return over
 
     def release(self, job: Job):
-        job.request.decoder.close()
+        close(job.request.decoder)
         for slot in job.slots:
             for cache in self.caches:
                 cache.release(slot)
@@ -207,6 +236,13 @@ class Driver:
 
     def one_pass(self) -> Step:
         lane, plan = self.policy(self.jobs, self.budget)
+        planned = {job.number for job, _ in plan}
+        if not plan or len(planned) < len(plan) or any(job not in self.jobs or job.ask.to != lane or not 0 < n <= job.left for job, n in plan):
+            raise ValueError(
+                f"the policy planned {[(j.number, n) for j, n in plan]} for lane {lane!r}: jobs of that lane, each once, with some tokens"
+            )
+        for job in self.jobs:
+            job.idle = 0 if job.number in planned else job.idle + (job.ask.to == lane)
         forward, cache = self.lanes[lane]
         refused = self.refuse(plan, cache)
         if refused:
@@ -227,6 +263,7 @@ class Driver:
         vocabulary, rows = getattr(cache, "vocab_size", None), []
         for job, n in plan:
             try:
+                job.fits()
                 if vocabulary:
                     check(job.ask, vocabulary)
                 for slot in job.slots[: job.branches]:

@@ -210,6 +210,8 @@ class Cache:
     def keep(self, counts, path: Tensor | None = None):
         """Of row b's tokens in flight the first counts[b] stay, or the first counts[b] of path[b] (a way through a tree); the rest is gone."""
         counts, t = [int(n) for n in counts], self.cell.shape[1]
+        if any(not 0 <= k <= n for k, n in zip(counts, self.width)):
+            raise ValueError(f"{counts} tokens were to be kept of {self.width} in flight")
         if path is not None:
             self.follow(counts, path)
         if any(k < n for k, n in zip(counts, self.width)):

@@ -8,14 +8,14 @@ It owns no model, cache, batch, clock or stopping rule, so one driver can run an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from .sampling import GREEDY, Sampler
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,29 @@ class Ask:
             raise ValueError("nothing to pass through the model: the prompt is empty; give at least one token (a BOS token, if the model has one)")
         if not 0 <= self.read <= self.width:
             raise ValueError(f"logits of {self.read} tokens wanted from a pass of {self.width}")
+        for wrong in self.faults():
+            raise ValueError(f"an Ask must have {wrong}")
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with it. Found here, where it is one decoder's fault, and not in a pass that others share."""
+        t, whole = self.width, lambda *numbers: all(type(n) is int for n in numbers)
+        if any(len(tokens) != t for tokens in self.each):
+            yield f"as many tokens in each branch, not {[len(tokens) for tokens in self.each]}"
+        if not all(whole(*tokens) for tokens in self.each):
+            yield "whole numbers for tokens"
+        if not whole(self.at, self.sure) or self.at < 0 or self.sure < 0:
+            yield f"a position and a number of sure tokens of at least 0, not {self.at!r} and {self.sure!r}"
+        if not whole(self.seed) or not -(2**63) <= self.seed < 2**63:
+            yield f"a seed that is a whole number of 64 bits, not {self.seed!r}"
+        if not isinstance(self.sampler, Sampler):
+            yield f"a Sampler, not {self.sampler!r}"
+        if self.depths is not None and (len(self.depths) != t or not whole(*self.depths) or min(self.depths) < 0):
+            yield f"a depth of at least 0 for each of its {t} tokens, not {self.depths!r}"
+        if self.among is not None and (not isinstance(self.among, Tensor) or self.among.shape != (t, t) or self.among.dtype != torch.bool):
+            yield f"`among` as a bool tensor of {t} × {t}"
+        drafted = isinstance(self.q, Tensor) and self.q.dim() == 2 and len(self.q) == self.read - 1
+        if self.q is not None and not drafted and not (isinstance(self.q, str) and self.q == "one-hot"):
+            yield f'`q` as "one-hot" or a tensor of {self.read - 1} distributions'
 
     @cached_property
     def branches(self) -> int:

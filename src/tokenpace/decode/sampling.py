@@ -6,6 +6,7 @@ Greedy is not a case of its own: its distribution has all its mass on one token.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -38,16 +39,24 @@ class Sampler:
     forbid: tuple = ()
 
     def __post_init__(self):
+        for name in ("temperature", "top_k", "top_p", "min_p", "repetition", "presence", "frequency"):
+            if isinstance(value := getattr(self, name), bool) or not isinstance(value, Real):
+                raise TypeError(f"Sampler: {name} is {value!r}, but must be a number")
         object.__setattr__(self, "bias", tuple(dict(self.bias).items()))
+        whole = lambda *numbers: all(type(n) is int and n >= 0 for n in numbers)
         ranges = {
             "temperature": (0 <= self.temperature < float("inf"), "at least 0 (0 is greedy)"),
-            "top_k": (self.top_k >= 0 and self.top_k == int(self.top_k), "a whole number, 0 for all"),
+            "top_k": (self.top_k >= 0 and self.top_k % 1 == 0, "a whole number, 0 for all"),
             "top_p": (0 < self.top_p <= 1, "over 0 and at most 1 (1 keeps all tokens, a tiny one only the likeliest)"),
             "min_p": (0 <= self.min_p <= 1, "between 0 and 1"),
             "repetition": (0 < self.repetition < float("inf"), "over 0 (1 is none)"),
             "presence": (abs(self.presence) < float("inf"), "a finite number (0 is none)"),
             "frequency": (abs(self.frequency) < float("inf"), "a finite number (0 is none)"),
-            "bias": (all(b < float("inf") for _, b in self.bias), "finite, or -inf to bar a token"),
+            "bias": (all(whole(t) and b < float("inf") for t, b in self.bias), "token ids with finite numbers, or -inf to bar a token"),
+            "forbid": (
+                all(whole(first, stop) and (until is None or whole(until)) for first, stop, until in self.forbid),
+                "triples (first id, one past the last, position until which or None)",
+            ),
         }
         for name, (right, rule) in ranges.items():
             if not right:

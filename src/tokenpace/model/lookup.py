@@ -62,7 +62,7 @@ def look(q, keys, values, start, g, bias, weights, total):
     for i in range(size):
         total[i] = F32(0)
     for s in range(weights.shape[0]):
-        if weights[s] > -np.inf:
+        if weights[s] != -np.inf:  # hidden; a NaN is not, and must reach the logits
             w, value = np.exp(weights[s] - best), values[start + s, g]
             mass += w
             for i in range(size):
