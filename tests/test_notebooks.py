@@ -61,6 +61,19 @@ def test_run_all_dry_with_no_model_at_all(path, tmp_path):
     assert not list(tmp_path.iterdir()), "a dry lesson fetched something"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_run_all_survives_a_race_that_was_stopped_early(kept):
+    """Before its prompt's pass, after it, and after one token: later cells say what is missing and raise nothing."""
+    book = nbformat.read(ROOT / "notebooks" / "01_one_token_at_a_time.ipynb", as_version=4)
+    (opened,) = (i for i, cell in enumerate(book.cells) if "lesson.start" in cell.source)
+    book.cells.insert(opened + 1, nbformat.v4.new_code_cell(f'unit.recordings["write"] = list(unit.recordings["write"])[:{kept}]'))
+    nbclient.NotebookClient(book, kernel_name="python3", timeout=120).execute(env=os.environ | {"COURSE_MODE": "dry"})
+    printed = "".join(output.get("text", "") for cell in book.cells if cell.cell_type == "code" for output in cell.outputs)
+    assert "median pass of the first half   nothing written; run the race again" in printed
+    assert ("nothing written, so there is no row" in printed) is (kept < 2)
+
+
 @pytest.mark.parametrize(("stored", "passes"), [("#> 42", True), ("#> 43", False)])
 def test_a_checked_cell_is_really_compared(stored, passes, tmp_path):
     path = tmp_path / "a.ipynb"

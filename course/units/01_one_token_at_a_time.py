@@ -191,7 +191,7 @@ for lane, points in shown.points.items():
 pace = [seconds for step, seconds in shown.points["write"] if step.rows[0].phase == "decode"]
 half = len(pace) // 2
 for name, part in {"first": pace[:half], "second": pace[half:]}.items():
-    print(f"median pass of the {name:6} half: {f'{1e3 * median(part):6.2f} ms' if part else 'nothing written; run the race again'}")
+    print(f"median pass of the {name + ' half':11}  {f'{1e3 * median(part):6.2f} ms' if part else 'nothing written; run the race again'}")
 
 # %% [markdown]
 # ### Two factors
