@@ -418,6 +418,8 @@ def test_a_race_cut_short_says_so_at_its_bar_and_judges_nothing(end):
     view, shown = cut_short(end)
     assert [label.get_text().strip() for label in view.times] == ["500 ms", "250 ms (1 of 4)"]
     assert "No verdict: the run was cut short" in shown.sentence and "Predicted" not in shown.sentence
+    ratio = view.ax["ratio"].get_tightbbox()
+    assert all(label.get_window_extent().x1 < ratio.x0 for label in view.times)
 
 
 def test_a_race_whose_last_probe_was_interrupted_judges_nothing():

@@ -181,17 +181,16 @@ class Race:
         self.writing.set_text("\n".join(wrap(plots.printable(self.text.replace("\n", " ")), int(1100 / plots.points()))[-3:]))
 
     def _draw_bars(self) -> None:
-        longest, expected = 0.0, [sum(self.priced(lane, self.device)) for lane in LANES]
-        within = [[(sum(self.priced(lane, device)), y) for device in self.devices()] for lane, y in zip(LANES, (1, 0))]
-        self.spans.set_segments(within)
-        for bar, label, lane, mark in zip(self.bars, self.times, LANES, expected):
-            took = self.tallies[lane].seconds
-            bar.set_width(took)
-            label.set_x(max(took, mark))
+        expected = [sum(self.priced(lane, self.device)) for lane in LANES]
+        within = [[sum(self.priced(lane, device)) for device in self.devices()] for lane in LANES]
+        ends = [max(self.tallies[lane].seconds, mark, *span) for lane, mark, span in zip(LANES, expected, within)]
+        for bar, label, lane, end in zip(self.bars, self.times, LANES, ends):
+            bar.set_width(self.tallies[lane].seconds)
+            label.set_x(end)
             label.set_text(self._took(lane))
-            longest = max(longest, took)
         self.expected.set_data(expected, [1, 0])
-        self.ax["bars"].set_xlim(0, 1.4 * max(longest, *expected))
+        self.spans.set_segments([[(x, y) for x in span] for span, y in zip(within, (1, 0))])
+        self.ax["bars"].set_xlim(0, 1.6 * max(ends))
 
     def _took(self, lane: str) -> str:
         """What stands at a bar's end; a bar that isn't whole says so."""
