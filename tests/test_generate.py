@@ -160,6 +160,17 @@ def test_rows_of_the_head_that_mean_nothing_are_never_drawn(spelled):
         (dict(decoder="refine"), "mask="),
         (dict(stop=""), "stop string is empty"),
         (dict(slots=0), "slots"),
+        (dict(temperature=5.0), "no setting 'temperature'"),
+        (dict(max_tokens=2), "did you mean max_new_tokens"),
+        (dict(mask=3), "no setting 'mask'"),
+        (dict(drafter="ngram"), "a drafter is for"),
+        (dict(prompt=torch.tensor([1, 2])), "has .tolist()"),
+        (dict(prompt=None), "a prompt is a str"),
+        (dict(prompt=[True, False]), "token id True"),
+        (dict(stop=5), "stop must be"),
+        (dict(stop=None), "stop must be"),
+        (dict(sampler=0.8), "sampler must be"),
+        (dict(decoder=lambda s: 5), "a decoder is a generator"),
     ],
 )
 def test_bad_input_gets_one_clear_sentence(lm, how, says):
@@ -187,9 +198,37 @@ def test_nan_is_named_with_the_layer_that_made_it():
         tp.generate(lm, PROMPT)
     with torch.no_grad():
         lm.model.blocks[2].mlp.down.weight[0, 0] = float("inf")
-    assert "layer 2 " in first_nan(lm, PROMPT) or "layer 3 " in first_nan(lm, PROMPT)
+    assert "blocks.2.mlp.down.weight" in first_nan(lm, PROMPT)
     two = tp.generate(lm, [PROMPT, [1]])
     assert [o.finish_reason for o in two] == ["error", "error"]
+
+
+def test_an_overflow_is_named_with_its_layer():
+    lm = tp.load("shape:15m", device="cpu", dtype="float32")
+    with torch.no_grad():
+        lm.model.blocks[3].mlp.gate_up.weight.fill_(1e30)
+    with pytest.raises(FloatingPointError, match=r"NaN or infinite.*overflow, first put out by layer 3"):
+        tp.generate(lm, PROMPT)
+
+
+def test_the_draft_models_context_is_respected(lm):
+    """F3: where the text has outgrown the small model, drafting stops and the text goes on."""
+    narrow = replace(lm, config=replace(lm.config, context=12))
+    out = tp.generate(lm, PROMPT, decoder="speculative", drafter=narrow, max_new_tokens=20)
+    assert out.tokens == greedy(lm, PROMPT, 20) and out.passes > 10
+
+
+def test_the_same_size_with_other_words_cannot_draft_either(spelled):
+    """D18"""
+    other = Words()
+    other.backend = type("Other", (), {"get_vocab": staticmethod(lambda: {"other": 1})})
+    with pytest.raises(ValueError, match="another vocabulary"):
+        tp.generate(spelled, "a", decoder="speculative", drafter=replace(spelled, tokenizer=other))
+
+
+def test_end_tokens_count_where_there_is_no_vocabulary(spelled):
+    wordless = replace(spelled, tokenizer=None, card={"eos": (20,)})
+    assert tp.generate(wordless, [16], max_new_tokens=30).tokens[-1] == 20
 
 
 def test_the_public_names_are_all_there():

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from inspect import signature
 
 import torch
 
@@ -18,6 +19,7 @@ from .measure.clock import Stamped, summary, synchronise, timed
 from .run import Request, Step, canvas, run
 from .stop import Strings, either, ends
 
+REFINING = ["mask", "block", "steps", "pick", "schedule", "after", "reuse"]  # settings of decoder="refine", see decode/refine.py
 SLOTS = 32  # requests that run at once; more wait
 
 
@@ -108,9 +110,10 @@ class Session:
         if request.logprobs:
             at = {w[0]: lp for step in steps for row in step.rows if row.request == i for w, lp in zip(row.writes, row.logprobs) if w[2]}
             logprobs = [at.get(len(self.prompts[i]) + j) for j in range(len(tokens))]
-        return Generated(
-            self.texts[i].text, tokens, s.finish or "cancelled", s.passes, s.tokens_per_pass, s.seconds, s.ttft, s.tpot, logprobs, request.error
-        )
+        error = request.error
+        if isinstance(error, FloatingPointError):
+            error = FloatingPointError(f"{error}; {first_nan(self.lm, self.prompts[i] + tokens)}")
+        return Generated(self.texts[i].text, tokens, s.finish or "cancelled", s.passes, s.tokens_per_pass, s.seconds, s.ttft, s.tpot, logprobs, error)
 
 
 def prepare(
@@ -128,7 +131,13 @@ def prepare(
     **options,
 ) -> Session:
     """Everything checked and put together, nothing run yet. See `generate`."""
-    build = _decoder(decoder)
+    build = _decoder(decoder, options)
+    if drafter is not None and decoder != "speculative" and not callable(decoder):
+        raise ValueError(f"a drafter is for decoder='speculative', not {decoder!r}")
+    if not isinstance(sampler, Sampler):
+        raise TypeError(f"sampler must be a Sampler, as in Sampler(temperature=0.8), not {sampler!r}")
+    if not isinstance(stop, str) and not (isinstance(stop, (list, tuple)) and all(isinstance(s, str) for s in stop)):
+        raise TypeError(f"stop must be a string or a list of strings, not {stop!r}")
     ids = [_ids(lm, p) for p in ([prompts] if _single(prompts) else prompts)]
     if not ids:
         raise ValueError("no prompts: give at least one")
@@ -142,12 +151,14 @@ def prepare(
     if isinstance(drafter, Lm):
         lanes["draft"] = (_same_words(drafter, lm).model, _cache(drafter, slots, min(capacity, drafter.config.context)))
     texts = [Strings(stream.feed, (stop,) if isinstance(stop, str) else stop, stream.flush) for stream in (_stream(lm) for _ in ids)]
-    eos = lm.tokenizer.eos if lm.tokenizer else ()
+    eos = lm.tokenizer.eos if lm.tokenizer else lm.card.get("eos", ())
     requests = []
     for p, n, s, text in zip(ids, limits, seeds, texts):
         law = replace(sampler, forbid=(*sampler.forbid, *_unspoken(lm), *((e, e + 1, len(p) + least) for e in eos if least)))
-        decoder_ = build(Setting(p, n, law, s, _drafter(drafter, law, s), options))
-        requests.append(Request(decoder_, n, either(ends(eos), text), logprobs=logprobs))
+        conversation = build(Setting(p, n, law, s, _drafter(drafter, law, s), options))
+        if not hasattr(conversation, "send"):
+            raise TypeError(f"a decoder is a generator that yields Ask and Keep in turn, but {decoder!r} made {conversation!r}")
+        requests.append(Request(conversation, n, either(ends(eos), text), logprobs=logprobs))
     return Session(lm, lanes, requests, ids, texts, slots)
 
 
@@ -173,9 +184,6 @@ def generate(lm: Lm, prompt: str | list, **settings) -> Generated | list[Generat
     """
     session = prepare(lm, prompt, **settings)
     answers = session.read(list(session.timed()))
-    for i, answer in enumerate(answers):
-        if isinstance(answer.error, FloatingPointError):
-            answers[i] = replace(answer, error=FloatingPointError(f"{answer.error}; {first_nan(lm, session.prompts[i] + answer.tokens)}"))
     if not _single(prompt):
         return answers
     if answers[0].error:
@@ -184,34 +192,40 @@ def generate(lm: Lm, prompt: str | list, **settings) -> Generated | list[Generat
 
 
 def first_nan(lm: Lm, tokens: list[int]) -> str:
-    """Where NaN first appears: in a weight, else in the output of a layer."""
+    """Where NaN or infinity first appears: in a weight, else in what a layer puts out (layers count from 0)."""
     for name, weight in lm.model.named_parameters():
-        if bool(weight.isnan().any()):
-            return f"the weight {name} holds NaN"
+        if not bool(weight.isfinite().all()):
+            return f"the weight {name} holds it"
     found, hooks = [], []
     for i, block in enumerate(lm.model.blocks):
-        hooks.append(block.register_forward_hook(lambda m, _, x, i=i: found.append(i) if bool(x.isnan().any()) else None))
+        hooks.append(block.register_forward_hook(lambda m, _, x, i=i: None if bool(x.isfinite().all()) else found.append(i)))
     try:
         lm.model(torch.tensor([tokens], device=lm.device))
     finally:
         for hook in hooks:
             hook.remove()
-    return f"no weight is NaN, but layer {found[0]} puts it out first: an overflow; try dtype='float32'" if found else "running it again showed none"
+    where = f"layer {found[0]}" if found else "the last norm or the head"
+    return f"all weights are finite, so it is an overflow, first put out by {where}: try dtype='float32'"
 
 
 def _single(prompt) -> bool:
-    return isinstance(prompt, str) or (isinstance(prompt, (list, tuple)) and bool(prompt) and isinstance(prompt[0], int)) or prompt == []
+    """Is this one prompt, not a list of them?"""
+    if isinstance(prompt, str):
+        return True
+    if not isinstance(prompt, (list, tuple)):
+        raise TypeError(f"a prompt is a str or a list of token ids, not {type(prompt).__name__} (an array or a tensor has .tolist())")
+    return not prompt or not isinstance(prompt[0], (str, list, tuple))
 
 
 def _ids(lm: Lm, prompt: str | list[int]) -> list[int]:
     if isinstance(prompt, str):
         if lm.tokenizer is None:
-            raise ValueError("this model has random weights and no vocabulary: give the prompt as a list of token ids")
+            raise ValueError("this model has no vocabulary (no tokenizer.json, or random weights): give the prompt as a list of token ids")
         prompt = lm.tokenizer.encode(prompt)
     ids = list(prompt)
     if not ids:
         raise ValueError("the prompt is empty: a model continues something; give at least one token")
-    wrong = [t for t in ids if not isinstance(t, int) or not 0 <= t < lm.config.vocab_size]
+    wrong = [t for t in ids if type(t) is not int or not 0 <= t < lm.config.vocab_size]
     if wrong:
         raise ValueError(f"token id {wrong[0]!r} is not in the model's vocabulary: ids go from 0 to {lm.config.vocab_size - 1}")
     return ids
@@ -247,11 +261,15 @@ def _seeds(seed, n: int) -> list[int]:
     return seeds
 
 
-def _decoder(decoder) -> Callable[[Setting], Iterator]:
+def _decoder(decoder, options: dict) -> Callable[[Setting], Iterator]:
     if callable(decoder):
         return decoder
     if decoder not in DECODERS:
         raise ValueError(f"no decoder is called {decoder!r}{nearest(decoder, DECODERS)}")
+    known = [*signature(prepare).parameters][2:-1] + (REFINING if decoder == "refine" else [])
+    for name in options:
+        if name not in known:
+            raise TypeError(f"there is no setting {name!r}{nearest(name, known)}")
     return DECODERS[decoder]
 
 
