@@ -196,6 +196,16 @@ def test_what_the_attention_loop_does_not_know_goes_the_plain_way(other, monkeyp
         assert said[2:] == ["loop"] * PLAIN.n_layers, "it would have been noticed"
 
 
+def test_a_nan_in_an_earlier_tokens_key_reaches_the_logits():
+    plain, fast = pair(UNTIED)
+    for m in (plain, fast):
+        m.embed.weight[7] = float("nan")
+        cache = Cache(UNTIED, Slab(1, 8))
+        m(torch.tensor([[7, 9]]), cache.stage(torch.tensor([[0, 1]])))
+        cache.keep([2])
+        assert m(torch.tensor([[5]]), cache.stage(torch.tensor([[2]]))).isnan().all()
+
+
 def test_an_early_exit_still_finds_the_norm_and_the_head():
     plain, fast = pair(PLAIN)
     ids = torch.tensor([[5, 9, 2]])
