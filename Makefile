@@ -30,8 +30,8 @@ lint: $(VENV)/.test
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("tokenpace needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": make lab PYTHON=python3.12, for instance")'
-	@echo "Into $(VENV) (make clean removes it) go the course's packages: about 2 GB, most of it PyTorch; on Linux with PyTorch's CUDA build about 7 GB."
-	@echo "Then the model SmolLM2-135M, a download of 94 MB. Later calls download nothing."
+	@echo "Into $(VENV) (make clean removes it) go the course's packages: about 2 GB on disk, most of it PyTorch; about 7 GB with the CUDA build that Linux gets by default (a download of about 3 GB)."
+	@echo "Then the model SmolLM2-135M, a download of 93 MB. Later calls download nothing."
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
 	@touch $@

@@ -100,7 +100,7 @@ def test_numba_and_what_its_absence_costs(pretend):
         (8, {"torch": 8, "numba": 8}, 0.5, "ok", "8 cores; torch uses 8, numba uses 8"),
         (8, {"torch": 4, "numba": 8}, 0.5, "!", "OMP_NUM_THREADS"),
         (2, {"torch": 8}, 0.1, "!", "not one per core"),
-        (8, {"torch": 8}, 6.2, "!", "6.2 cores busy"),
+        (8, {"torch": 8}, 6.2, "!", "6.2 programs wanted a core"),
     ],
 )
 def test_threads_and_load(usable, used, load, verdict, words, pretend, monkeypatch):

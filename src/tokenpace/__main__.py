@@ -1,6 +1,6 @@
 """The command line: python -m tokenpace generate | race | probe | bench | fetch | doctor.
 
-`--json` prints one JSON object on stdout and nothing else. Exit status 0, or 2 with one line on stderr: what was wrong and what to do.
+`--json` prints one JSON object on stdout and nothing else (`bench --json FILE` writes it, with all raw samples, to a file). Exit status 0, or 2 with one line on stderr: what was wrong and what to do.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import asdict
 from io import StringIO
 from math import isfinite
 
+from . import __version__
+
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str):
@@ -21,6 +23,7 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> Parser:
     p = Parser(prog="tokenpace", description="Decode with a language model, and see what the time goes into.")
+    p.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = p.add_subparsers(dest="command", required=True, metavar="generate | race | probe | bench | fetch | doctor", parser_class=Parser)
     for name, (function, about, options) in COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about)
@@ -42,14 +45,14 @@ WRITING = [
     MODEL,
     option("--prompt", required=True, help="the text to continue; - reads it from stdin"),
     option("--chat", action="store_true", help="the prompt is a message, to be put into the model's chat template"),
-    option("--max-new-tokens", type=int, default=64, metavar="N"),
+    option("--max-new-tokens", type=int, default=64, metavar="N", help="default %(default)s, at most what the context leaves"),
     option("--temperature", type=float, default=0.0, metavar="T", help="0 (default) is greedy"),
-    option("--top-p", type=float, default=1.0, metavar="P"),
-    option("--top-k", type=int, default=0, metavar="K"),
-    option("--min-p", type=float, default=0.0, metavar="P"),
+    option("--top-p", type=float, default=1.0, metavar="P", help="the likeliest tokens with this mass (1: all)"),
+    option("--top-k", type=int, default=0, metavar="K", help="the K likeliest tokens (0: all)"),
+    option("--min-p", type=float, default=0.0, metavar="P", help="no token under this share of the likeliest one"),
     option("--stop", action="append", default=[], metavar="TEXT", help="cut the text before this; may be given several times"),
-    option("--seed", type=int, default=None, metavar="S"),
-    option("--device", default="auto"),
+    option("--seed", type=int, default=None, metavar="S", help="the same seed writes the same text (default: a new one)"),
+    option("--device", default="auto", help="auto, cpu, cuda or mps"),
     option("--dtype", default="auto", help="float32, bfloat16, float16 or auto"),
     option("--plain", action="store_true", help="PyTorch's own kernels, not the tiled ones"),
     JSON,
@@ -189,18 +192,22 @@ COMMANDS = {
     "probe": (
         probe,
         "This machine's three ceilings: launch, bandwidth, compute.",
-        [option("--budget", type=float, default=10.0, metavar="SECONDS"), option("--device", default="cpu"), JSON],
+        [
+            option("--budget", type=float, default=10.0, metavar="SECONDS", help="default %(default)s"),
+            option("--device", default="cpu", help="cpu (default), cuda or mps"),
+            JSON,
+        ],
     ),
     "bench": (
         bench,
         "Against peers, in one run; raw samples are kept.",
         [
-            option("--suite", default="batch1"),
-            option("--against", default="transformers"),
+            option("--suite", default="batch1", help="batch1 (the real model, about five minutes) or shape (a quick look)"),
+            option("--against", default="transformers", help="transformers (default) or none"),
             option("--json", metavar="FILE", help="write everything there"),
         ],
     ),
-    "fetch": (fetch, "Download a model of the registry into the cache folder.", [option("model"), JSON]),
+    "fetch": (fetch, "Download a model of the registry into the cache folder.", [option("model", help="a name of the registry"), JSON]),
     "doctor": (doctor, "What this machine has, what it lacks, and what that costs.", [JSON]),
 }
 

@@ -107,7 +107,7 @@ def bench(suite: str = "batch1", against: str = "transformers", file: str | None
     except RuntimeError as error:
         found["notes"].append(str(error))
     except KeyboardInterrupt:
-        found["notes"].append("interrupted: what was measured until then is kept")
+        found["notes"].append("interrupted: this is what was measured until then")
     found["machine_after"] = machine()
     found["table"] = table(found["samples"])
     say("\r" + report(found) + "\n")

@@ -91,7 +91,9 @@ def parallel() -> Finding:
         return Finding("threads", "!", text + ": not one per core, figures will be low (is OMP_NUM_THREADS or NUMBA_NUM_THREADS set?)")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > usable / 2:
-        return Finding("threads", "!", text + f"; other programs kept {load:.1f} cores busy in the last minute, close them before measuring")
+        return Finding(
+            "threads", "!", text + f"; in the last minute {load:.1f} programs wanted a core at a time, close what you can before measuring"
+        )
     return Finding("threads", "ok", text)
 
 

@@ -41,7 +41,11 @@ def probe(budget: float = 5.0, device: str = "cpu", now: Callable[[], float] = t
     """
     device = checked(budget, device)
     start, here, samples = now(), machine(device), []
-    notes = (f"other programs kept {here['load']:.1f} of {here['cores']} cores busy before",) if (here["load"] or 0) > here["cores"] / 2 else ()
+    notes = (
+        (f"in the minute before, {here['load']:.1f} programs at a time wanted one of {here['cores']} cores",)
+        if (here["load"] or 0) > here["cores"] / 2
+        else ()
+    )
     try:
         prepared = loads(device)
         for sample in probing(prepared, budget - (now() - start), synchronise(device), now):
