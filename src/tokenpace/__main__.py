@@ -1,6 +1,7 @@
 """The command line: python -m tokenpace generate | race | probe | bench | fetch | doctor.
 
-`--json` prints one JSON object on stdout and nothing else (`bench --json FILE` writes it, with all raw samples, to a file). Exit status 0, or 2 with one line on stderr: what was wrong and what to do.
+`--json` prints one JSON object on stdout and nothing else (`bench --json FILE` writes it, with all raw samples, to a file).
+Exit status 0, or 2 with one line on stderr: what was wrong and what to do.
 """
 
 from __future__ import annotations
