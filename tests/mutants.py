@@ -188,7 +188,7 @@ MUTANTS = [
         "run.py",
         "        except Exception as error:  # a decoder that fails ends its own request and nobody else's\n            job.request.error = error\n",
         "        except ZeroDivisionError as error:\n            job.request.error = error\n",
-        "test_contract.py: fails_alone and raises",
+        "test_bad_decoders.py: bad_keep",
     ),
     Mutant(
         "penalties forget what was cached in chunks",
