@@ -203,8 +203,8 @@ def test_an_interrupt_before_anything_leaves_an_empty_roof_that_says_so(monkeypa
     monkeypatch.setattr(probe_module, "loads", interrupted)
     monkeypatch.setattr(machine_module.os, "getloadavg", lambda: (7.0, 0.0, 0.0), raising=False)
     roof = probe(1.0)
-    assert roof.points == () and roof.notes[0].startswith("in the minute before, 7.0 programs")
-    with pytest.raises(ValueError, match=r"not measured; other programs .*; interrupted: 0 samples kept: probe again"):
+    assert roof.points == () and roof.notes[0].startswith("in the minute before, 7.0 programs ")
+    with pytest.raises(ValueError, match=r"not measured; in the minute before, .*; interrupted: 0 samples kept: probe again"):
         roof.device()
 
 
