@@ -163,6 +163,11 @@ class Cache:
         self.vocab_size = config.vocab_size
         self.top = [0] * where.rows  # one more than the highest index cached
 
+    @property
+    def bytes(self) -> int:
+        """What the cache has allocated."""
+        return sum(p.nbytes for layer in self.layers for parts in layer for p in parts)
+
     def stage(self, positions: Tensor, among: Tensor | None = None) -> Pass:
         """positions [B, T], on the host, with -1 for padding; among [B, T, T] rules on the tokens in flight (a tree, a block), default causal."""
         if positions.shape[0] != self.rows:
