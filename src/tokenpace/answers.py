@@ -1,0 +1,95 @@
+"""What a learner predicted, wrote and found out. It is theirs: one file in their own data folder, never in the repository, and no update touches it.
+
+The file only grows: a line for each thing that was kept, and the last line about a thing is what holds. So two notebooks can write at once,
+an interrupted write spoils one line at most, and nothing that was ever written is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+KINDS = ("predictions", "exercises", "claims", "ledger")
+
+
+def path() -> Path:
+    """Where the answers are: TOKENPACE_DATA, or the user's data folder."""
+    if folder := os.environ.get("TOKENPACE_DATA"):
+        return Path(folder) / "answers.jsonl"
+    from platformdirs import user_data_path
+
+    return user_data_path("tokenpace") / "answers.jsonl"
+
+
+def read() -> dict[str, dict[str, dict]]:
+    """Everything kept: kind -> name -> value, in the order in which it was first kept.
+
+    A file that cannot be read is put aside under another name, which is said, and a new one is begun with the lines that can.
+    """
+    found: dict[str, dict[str, dict]] = {kind: {} for kind in KINDS}
+    try:
+        lines = path().read_bytes().splitlines()
+    except FileNotFoundError:
+        return found
+    except OSError as error:
+        _say(f"your answers could not be read ({error}), so none are known here")
+        return found
+    good = []
+    for line in lines:
+        try:
+            one = json.loads(line)
+            kind, name, value = one["kind"], one["name"], one["value"]
+            if not isinstance(value, dict | None) or not isinstance(name, str):
+                raise TypeError
+            found.setdefault(kind, {})[name] = value
+        except (ValueError, KeyError, TypeError):
+            continue
+        good.append(line)
+    if len(good) < len(lines):
+        _put_aside(good, len(lines) - len(good))
+    return {kind: {name: value for name, value in of.items() if value is not None} for kind, of in found.items()}
+
+
+def keep(kind: str, name: str, value: dict | None) -> bool:
+    """Write one thing down, in place of what was kept under that name; None forgets it. Was it written? If not, it was said why.
+
+    A measurement or a solved exercise must not be lost because a disk is full, so nothing is raised.
+    """
+    line = json.dumps({"kind": kind, "name": name, "value": value, "when": datetime.now().isoformat(timespec="seconds")}) + "\n"
+    try:
+        path().parent.mkdir(parents=True, exist_ok=True)
+        with open(path(), "ab") as file:
+            if file.tell() and not _ends_well():
+                file.write(b"\n")
+            file.write(line.encode())  # a single write at the end of the file: another notebook's comes before or after, never within
+        return True
+    except OSError as error:
+        _say(f"this could not be written to your answers ({error}); everything else goes on")
+        return False
+
+
+def _ends_well() -> bool:
+    """Does the file end with a whole line?"""
+    with open(path(), "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _put_aside(good: list[bytes], bad: int) -> None:
+    aside = path().with_name(f"answers.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl")
+    try:
+        os.replace(path(), aside)
+        path().write_bytes(b"".join(line + b"\n" for line in good))
+    except OSError as error:
+        return _say(f"{bad} of the lines in {path()} cannot be read, and the file could not be put aside ({error})")
+    _say(
+        f"{bad} of the lines in your answers could not be read: the old file is kept as {aside}, and a new one was begun with the {len(good)} others"
+    )
+
+
+def _say(what: str) -> None:
+    print(f"note: {what}", file=sys.stderr)
