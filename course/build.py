@@ -1,11 +1,12 @@
 """Percent sources in, notebooks out: `python course/build.py` writes notebooks/, `--check` says whether they are what it would write.
 
 One unit is one file, course/units/NN_slug.py, so that it can be read, searched, formatted and reviewed as what it is, a text with
-some Python in it. Three comments make it a notebook:
+some Python in it. Four comments make it a notebook:
 
     # %% [markdown]                       a text cell; its lines follow as comments
     # %% tags=["nbval-check-output"]      a code cell, with metadata as key=JSON
     #> 42                                 at the end of a code cell: what it prints, stored as its output
+    # %% exercise="02.1"                  an exercise: becomes its text, the cell to write in, and the cell that checks it
 
 Everything derived is a function of the source alone: a cell's id is a hash of what the cell says, so building twice gives the same
 bytes and a changed sentence changes one cell. `problems` holds the rules that a notebook must keep.
@@ -74,6 +75,36 @@ def _finish(cell: Cell, name: str) -> Cell:
     return cell | {"source": "\n".join(lines).strip("\n"), "output": output}
 
 
+def expanded(cells: list[Cell], solved: bool = False) -> list[Cell]:
+    """With each exercise spelled out: what is to be done, the stub (or the solution), and the check, with the output that it then has."""
+    found = []
+    for cell in cells:
+        if "exercise" not in cell["metadata"]:
+            found.append(cell)
+            continue
+        if cell["source"] or cell["output"]:
+            raise ValueError(f"the cell of exercise {cell['metadata']['exercise']} must be empty: what stands in it is made from course/exercises")
+        found += _exercise(cell["metadata"]["exercise"], solved)
+    return found
+
+
+def _exercise(id: str, solved: bool) -> list[Cell]:
+    from tokenpace import exercises
+
+    one = exercises.find(id)
+    hints = [(f"Hint {i}", hint) for i, hint in enumerate(one.hints, 1)]
+    hints.append(("Stuck?", f"`tp.solution({id!r})` in a new cell prints one way to do it, and why."))
+    folded = "\n".join(f"<details><summary>{title}</summary>\n\n{text}\n\n</details>" for title, text in hints)
+    text = f"### Exercise {id} · `{one.name}`\n\n{one.task} *(Difficulty {one.difficulty} of 5, about {one.minutes} minutes.)*\n\n{folded}"
+    verdict = str(exercises.examine(one, one.reference if solved else None))
+    cell = lambda kind, source, *tags, output=(): {"kind": kind, "metadata": {"tags": [*tags]}, "source": source, "output": [*output]}
+    return [
+        cell("markdown", text, "exercise"),
+        cell("code", exercises.solved(one) if solved else exercises.stubbed(one), "exercise"),
+        cell("code", f'tp.check("{id}")', "nbval-check-output", output=verdict.splitlines()),
+    ]
+
+
 def notebook(cells: list[Cell]) -> dict:
     """The notebook (nbformat 4.5) of these cells, not run: outputs are those that the source itself states."""
     built, taken, count = [], set(), 0
@@ -111,7 +142,8 @@ def problems(book: dict) -> list[str]:
         found.append("widget state is saved in it")
     for cell in book["cells"]:
         where, source = f"cell {cell['id']}", "".join(cell["source"])
-        broken = _code(cell, source, stubs) if cell["cell_type"] == "code" else _prose(source)
+        given = "exercise" in cell["metadata"].get("tags", [])  # the numbers of an exercise are not measured
+        broken = _code(cell, source, stubs) if cell["cell_type"] == "code" else [] if given else _prose(source)
         found += [f"{where}: {what}" for what in broken]
     return found
 
@@ -145,9 +177,9 @@ def _code(cell: Cell, source: str, stubs: set[str]) -> list[str]:
     return found
 
 
-def build(source: Path) -> bytes:
+def build(source: Path, solved: bool = False) -> bytes:
     """The bytes of a unit's notebook. A rule that it breaks is a ValueError."""
-    book = notebook(parse(source.read_text(encoding="utf-8"), source.name))
+    book = notebook(expanded(parse(source.read_text(encoding="utf-8"), source.name), solved))
     if broken := problems(book):
         raise ValueError(f"{source.name}:\n  " + "\n  ".join(broken))
     return dump(book)
@@ -156,22 +188,25 @@ def build(source: Path) -> bytes:
 def main(arguments: list[str] | None = None, course: Path = COURSE) -> int:
     parser = argparse.ArgumentParser(description="Build notebooks/ from course/units/.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a notebook is not what its source builds")
-    check, notebooks = parser.parse_args(arguments).check, course.parent / "notebooks"
+    parser.add_argument("--solved", type=Path, metavar="FOLDER", help="write copies with all exercises done there, and nothing else")
+    wishes = parser.parse_args(arguments)
+    check, notebooks = wishes.check, wishes.solved or course.parent / "notebooks"
     try:
-        wanted = {notebooks / f"{source.stem}.ipynb": build(source) for source in sorted((course / "units").glob("[0-9][0-9]_*.py"))}
+        sources = sorted((course / "units").glob("[0-9][0-9]_*.py"))
+        wanted = {notebooks / f"{source.stem}.ipynb": build(source, bool(wishes.solved)) for source in sources}
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    stale = [path for path in sorted(notebooks.glob("*.ipynb")) if path not in wanted]
+    stale = [] if wishes.solved else [path for path in sorted(notebooks.glob("*.ipynb")) if path not in wanted]
     changed = [path for path, data in wanted.items() if not path.exists() or path.read_bytes() != data]
     if check:
         for path in changed + stale:
             print(f"notebooks/{path.name} is not what course/units/ builds; run: python course/build.py", file=sys.stderr)
         return 1 if changed or stale else 0
     for path in changed:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(wanted[path])
-        print(f"wrote notebooks/{path.name}")
+        print(f"wrote {path.parent.name}/{path.name}")
     for path in stale:
         path.unlink()
         print(f"removed notebooks/{path.name}, which has no source")

@@ -5,11 +5,12 @@ Without a label the runs become the ones a dry lesson replays; with one they are
 
 import argparse
 import os
+import tempfile
 from pathlib import Path
 
-from build import COURSE, parse
+from build import COURSE, expanded, parse
 
-from tokenpace.show.lesson import record
+from tokenpace.lesson import record
 
 
 def main() -> None:
@@ -18,12 +19,12 @@ def main() -> None:
     parser.add_argument("--as", dest="label", default="", help="a short name of this machine, as h200")
     parser.add_argument("--picture", type=Path, help="write the unit's figure as a PNG, too")
     wanted = parser.parse_args()
-    os.environ["COURSE_MODE"] = "quick"
+    os.environ |= {"COURSE_MODE": "quick", "TOKENPACE_DATA": tempfile.mkdtemp()}  # nobody's answers
     (source,) = (COURSE / "units").glob(f"{wanted.unit}_*.py")
     space: dict = {}
-    for cell in parse(source.read_text(encoding="utf-8"), source.name):
+    for cell in expanded(parse(source.read_text(encoding="utf-8"), source.name), solved=True):
         if cell["kind"] == "code":
-            exec(compile(cell["source"], source.name, "exec"), space)
+            exec(compile(cell["source"], source.name, "exec", dont_inherit=True), space)
     for path in record(space["unit"], space["shown"].roof, COURSE / "results", wanted.label):
         print(f"wrote {path.relative_to(COURSE.parent)}")
     if wanted.picture:

@@ -8,7 +8,6 @@
     cache         unit 03: with and without a cache
     ledgers       the last figure of every unit: the pace equation, with all decoders so far
     controls      a button
-    lesson        what a notebook calls: quick, full or dry
 
 Importing `tokenpace.show` imports none of them.
 """
