@@ -6,7 +6,7 @@ before anything can be computed from it. The figure shows what that costs: two b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import inf
@@ -18,35 +18,10 @@ from ..run import Row, Step
 from . import plots
 from .live import Shown, verdict, watch
 from .plots import ELSEWHERE, GREY, GUESS, MEASURED, PREDICTED, RECORDED, RIVAL, bytes_, seconds
+from .tally import Tally, tally, times
 
 LANES = ("score", "write")
 LOOKS = {"score": RIVAL, "write": MEASURED}
-
-
-@dataclass
-class Tally:
-    """One lane so far: what its passes took, kept and moved. The prompt's own pass is the same for both and stands apart."""
-
-    prefill: float = 0.0
-    passes: list[float] = field(default_factory=list)  # seconds of each
-    tokens: int = 0
-    flops: float = 0.0
-    weight_bytes: float = 0.0
-    bytes: float = 0.0
-
-    def add(self, stamped, cost: Callable) -> None:
-        step, took = stamped
-        if all(row.phase == "prefill" for row in step.rows):
-            self.prefill += took
-            return
-        self.passes.append(took)
-        self.tokens += sum(row.width for row in step.rows)
-        price = cost(step)
-        self.flops, self.weight_bytes, self.bytes = self.flops + price.total_flops, self.weight_bytes + price.weight_bytes, self.bytes + price.bytes
-
-    @property
-    def seconds(self) -> float:
-        return sum(self.passes)
 
 
 @dataclass
@@ -66,7 +41,6 @@ class Race:
     elsewhere: tuple = ()
     recorded: dict[str, dict[str, list]] = field(default_factory=dict)
     where: str = ""  # machine, dtype, threads: a figure without its machine is not a result
-    size = (10.4, 5.5)  # with its caption it fits a screen of 720 lines
 
     def __post_init__(self):
         self.tallies = {lane: Tally() for lane in LANES}
@@ -96,8 +70,7 @@ class Race:
     @property
     def ratio(self) -> float | None:
         """Seconds of writing a token ÷ seconds of scoring one, as far as both are measured."""
-        score, write = (self.tallies[lane] for lane in LANES)
-        return (write.seconds / write.tokens) / (score.seconds / score.tokens) if score.tokens and write.tokens and score.seconds else None
+        return times(self.tallies["write"], self.tallies["score"])
 
     def devices(self) -> list:
         """This machine under the highest and the lowest roof there was during the run; as it was probed, until that is known."""
@@ -112,9 +85,20 @@ class Race:
 
     # the picture ---------------------------------------------------------------------------------------------------
 
+    @property
+    def roomy(self) -> bool:
+        """Does the type leave room for three lines of the text? With one line, the figure and its caption fit a screen of 720 lines in any case."""
+        return plots.points() < 14
+
+    @property
+    def size(self) -> tuple[float, float]:
+        return (10.4, 5.5) if self.roomy else (10.4, 4.6)
+
     def axes(self, figure) -> None:
         self.ax = axes = figure.subplot_mosaic(
-            [["bars", "ratio"], ["latency", "odometer"], ["text", "text"]], width_ratios=[5, 4], height_ratios=[3, 5, 1.5]
+            [["bars", "ratio"], ["latency", "odometer"], ["text", "text"]],
+            width_ratios=[5, 4],
+            height_ratios=[3, 5, 1.5] if self.roomy else [3.6, 4.8, 0.5],
         )
         self._bars(axes["bars"])
         self._latency(axes["latency"])
@@ -167,7 +151,10 @@ class Race:
             ("measured here", MEASURED, self.ratio),
             ("predicted here", PREDICTED, self.predicted_ratio(self.device)),
         ]
-        rows += [(f"{name}\nrecorded", RECORDED, _ratio_of(lanes, self.cost)) for name, lanes in self.recorded.items()]
+        rows += [
+            (f"{name}\nrecorded", RECORDED, times(*(tally(lanes[lane], self.cost) for lane in ("write", "score"))))
+            for name, lanes in self.recorded.items()
+        ]
         return rows + [(f"{device.name}\npredicted", ELSEWHERE, self.predicted_ratio(device)) for device in self.elsewhere]
 
     def draw(self) -> None:
@@ -178,7 +165,8 @@ class Race:
         words = len(self.text.split())
         self.reading.set_text(bytes_(write.weight_bytes) if write.passes else "")
         self.gloss.set_text(self._odometer(words))
-        self.writing.set_text("\n".join(wrap(plots.printable(self.text.replace("\n", " ")), int(1100 / plots.points()))[-3:]))
+        text, width = plots.printable(self.text.replace("\n", " ")), int(1100 / plots.points())
+        self.writing.set_text("\n".join(wrap(text, width)[-3:]) if self.roomy else text[-width:])
 
     def _draw_bars(self) -> None:
         expected = [sum(self.priced(lane, self.device)) for lane in LANES]
@@ -194,9 +182,9 @@ class Race:
 
     def _took(self, lane: str) -> str:
         """What stands at a bar's end; a bar that isn't whole says so."""
-        tally = self.tallies[lane]
-        part = f" ({tally.tokens} of {self.n})" if tally.tokens < self.n else ""
-        return f"   {seconds(tally.seconds)}{part}" if tally.passes else ""
+        so_far = self.tallies[lane]
+        part = f" ({so_far.tokens} of {self.n})" if so_far.tokens < self.n else ""
+        return f"   {seconds(so_far.seconds)}{part}" if so_far.passes else ""
 
     def _draw_latency(self) -> None:
         spans = [list(accumulate(self.priced("write", device))) for device in self.devices()]
@@ -207,7 +195,8 @@ class Race:
         self.predicted.set_data(counts, predicted)
         self.floor.set_data(counts, floor)
         self.between.set_data(counts, spans[0], spans[-1])
-        plots.fit(self.ax["latency"], [self.n], [*took[-1:], *(line[-1] for line in (*spans, predicted))])
+        air = 1 if self.roomy else 1.5  # for the legend, which is as large as the type
+        plots.fit(self.ax["latency"], [self.n], [air * y for y in (*took[-1:], *(line[-1] for line in (*spans, predicted)))])
 
     def _draw_ratio(self) -> None:
         rows = self._ratios()
@@ -269,15 +258,6 @@ class Race:
         if self.over and self.band is None:
             return "No verdict: the roof was not probed before and after this run."
         return verdict(self.band, says, self.tallies["write"].passes)
-
-
-def _ratio_of(lanes: dict[str, Iterable], cost: Callable) -> float | None:
-    tallies = {lane: Tally() for lane in LANES}
-    for lane, points in lanes.items():
-        for point in points:
-            tallies[lane].add(point, cost)
-    score, write = (tallies[lane] for lane in LANES)
-    return (write.seconds / write.tokens) / (score.seconds / score.tokens) if score.tokens and write.tokens else None
 
 
 def _span(values: list[float]) -> str:
