@@ -89,7 +89,7 @@ def expanded(cells: list[Cell], solved: bool = False) -> list[Cell]:
 
 
 def _exercise(id: str, solved: bool) -> list[Cell]:
-    from tokenpace import exercises
+    from tokenpace import cells, exercises
 
     one = exercises.find(id)
     hints = [(f"Hint {i}", hint) for i, hint in enumerate(one.hints, 1)]
@@ -100,7 +100,7 @@ def _exercise(id: str, solved: bool) -> list[Cell]:
     cell = lambda kind, source, *tags, output=(): {"kind": kind, "metadata": {"tags": [*tags]}, "source": source, "output": [*output]}
     return [
         cell("markdown", text, "exercise"),
-        cell("code", exercises.solved(one) if solved else exercises.stubbed(one), "exercise"),
+        cell("code", cells.solved(one) if solved else cells.stubbed(one), "exercise"),
         cell("code", f'tp.check("{id}")', "nbval-check-output", output=verdict.splitlines()),
     ]
 

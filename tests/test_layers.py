@@ -25,7 +25,7 @@ LAYERS = [
     ["serve"],
     ["generate", "peers", "race", "bench"],
     ["show"],
-    ["answers", "checking", "claims", "exercises", "lesson", "train", "models"],
+    ["answers", "cells", "checking", "claims", "exercises", "lesson", "progress", "train", "using", "models"],
     ["__main__", "__init__"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

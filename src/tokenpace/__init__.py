@@ -27,7 +27,8 @@ _PUBLIC = {
     "measure.devices": ("DEVICES", "device"),
     "measure.machine": ("machine",),
     "measure.probe": ("probe", "probing"),
-    "exercises": ("check", "learner_or_reference", "mine", "solution", "stub", "using"),
+    "exercises": ("check", "learner_or_reference", "mine", "solution", "stub"),
+    "using": ("using",),
     "claims": ("claims",),
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -1,4 +1,4 @@
-"""The command line: python -m tokenpace generate | race | probe | bench | fetch | doctor.
+"""The command line: python -m tokenpace generate | race | probe | bench | fetch | doctor | check | reset.
 
 `--json` prints one JSON object on stdout and nothing else (`bench --json FILE` writes it, with all raw samples, to a file).
 Exit status 0, or 2 with one line on stderr: what was wrong and what to do.
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
 def parser() -> Parser:
     p = Parser(prog="tokenpace", description="Decode with a language model, and see what the time goes into.")
     p.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = p.add_subparsers(dest="command", required=True, metavar="generate | race | probe | bench | fetch | doctor", parser_class=Parser)
+    commands = p.add_subparsers(dest="command", required=True, metavar=" | ".join(COMMANDS), parser_class=Parser)
     for name, (function, about, options) in COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about)
         command.set_defaults(function=function)
@@ -171,6 +171,25 @@ def doctor(a) -> dict:
     return {"findings": [f._asdict() for f in findings]}
 
 
+def check(a) -> dict:
+    from .progress import progress
+
+    found = progress(a.unit)
+    if not a.json:
+        print(found)
+    return found.to_dict()
+
+
+def reset(a) -> dict:
+    from .progress import reset as run_reset
+
+    forgotten = run_reset(a.exercise)
+    if not a.json:
+        print("\n".join(f"# {id}, as you wrote it\n{text}\n" for id, text in forgotten.items() if text), end="")
+        print(f"forgotten: {', '.join(forgotten) or 'nothing, for nothing was kept'}")
+    return {"forgotten": forgotten}
+
+
 COMMANDS = {
     "generate": (
         generate,
@@ -210,6 +229,8 @@ COMMANDS = {
     ),
     "fetch": (fetch, "Download a model of the registry into the cache folder.", [option("model", help="a name of the registry"), JSON]),
     "doctor": (doctor, "What this machine has, what it lacks, and what that costs.", [JSON]),
+    "check": (check, "Which exercises are done.", [option("unit", nargs="?", default="", help="two digits (default: all)"), JSON]),
+    "reset": (reset, "Forget what was done of an exercise; it is printed once more.", [option("exercise", help="as 02.1, or 02 for a unit's"), JSON]),
 }
 
 

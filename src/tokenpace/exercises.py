@@ -11,23 +11,20 @@ one of these gets that one's message.
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib
 import importlib.util
 import inspect
-import linecache
 import os
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import answers
-from .checking import Busy, Outcome, TooLong, alike, attempt, told, within
+from .cells import restored, solved, source, stubbed, untouched
+from .checking import Busy, Outcome, TooLong, alike, attempt, told
 from .config import nearest
 
 HOME = Path(__file__).resolve().parents[2] / "course" / "exercises"
@@ -71,10 +68,15 @@ class Exercise:
         return lambda wrong: self.mistakes.append((message, wrong)) or wrong
 
     @property
-    def original(self) -> object:
-        """What stands in the package."""
+    def standing(self) -> object:
+        """What stands in the package now: the original, or what is used in its place."""
         module, name = self.target.split(":")
         return getattr(importlib.import_module(module), name)
+
+    @functools.cached_property
+    def original(self) -> object:
+        """The package's own, which a check inside `using` compares with."""
+        return self.standing
 
     @property
     def reference(self) -> object:
@@ -98,7 +100,7 @@ def exercise(id: str, name: str, **about) -> Exercise:
 @functools.cache
 def _load(path: Path) -> None:
     spec = importlib.util.spec_from_file_location(f"course_exercises_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where a class's source is looked for
     spec.loader.exec_module(module)
 
 
@@ -118,97 +120,6 @@ def find(id: str) -> Exercise:
     if not isinstance(id, str) or id not in (known := exercises()):
         raise ValueError(f"no exercise {id!r}{nearest(str(id), known)}")
     return known[id]
-
-
-# what is written -------------------------------------------------------------------------------------------------
-
-
-def _text(thing: object) -> tuple[list[str], ast.AST]:
-    lines = textwrap.dedent(inspect.getsource(thing)).splitlines()
-    return lines, ast.parse("\n".join(lines)).body[0]
-
-
-def _bare(node: ast.AST) -> str:
-    """The header of a function or class without annotations and decorators."""
-    if isinstance(node, ast.ClassDef):
-        return f"class {node.name}:"
-    for argument in [*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs, *filter(None, (node.args.vararg, node.args.kwarg))]:
-        argument.annotation = None
-    return f"def {node.name}({ast.unparse(node.args)}):"
-
-
-def _cell(needs: str, body: list[str]) -> str:
-    return "\n".join([needs, "", "", *body] if needs else body)
-
-
-def stubbed(one: Exercise) -> str:
-    """The cell that the learner begins with."""
-    if one.skeleton:
-        return _cell(one.needs, one.skeleton.strip("\n").splitlines())
-    if one.is_value:
-        return f"{one.name} = None  # your answer in place of None"
-    lines, node = _text(one.reference)
-    return _cell(one.needs, _stub(lines, node))
-
-
-def _stub(lines: list[str], node: ast.AST) -> list[str]:
-    indent = " " * (node.col_offset + 4)
-    written = [" " * node.col_offset + _bare(node)]
-    has_docs = ast.get_docstring(node) is not None
-    if has_docs:
-        written += lines[node.body[0].lineno - 1 : node.body[0].end_lineno]
-    if not isinstance(node, ast.ClassDef):
-        return [*written, indent + "..."]
-    for part in node.body[has_docs:]:
-        written += ["", *_stub(lines, part)] if isinstance(part, ast.FunctionDef) else lines[part.lineno - 1 : part.end_lineno]
-    return written
-
-
-def solved(one: Exercise) -> str:
-    """The same cell, done."""
-    if one.is_value:
-        return f"{one.name} = {one.reference!r}"
-    lines, node = _text(one.reference)
-    done = list(lines[node.lineno - 1 :])
-    shift, headed = node.lineno - 1, [n for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
-    for f in sorted(headed, key=lambda n: -n.lineno):
-        first, body = f.lineno - 1 - shift, f.body[0].lineno - 1 - shift
-        if body > first:  # a body on the header's own line stays as it is
-            done[first:body] = [" " * f.col_offset + _bare(f)]
-    return _cell(one.needs, done)
-
-
-def source(mine: object, name: str) -> str:
-    """What the learner wrote: the imports and definitions of the cell that `mine` comes from; empty if it cannot be told."""
-    if mine is None or not callable(mine):
-        return f"{name} = {mine!r}"
-    code = next((f.__code__ for f in ([mine] if inspect.isfunction(mine) else vars(mine).values()) if inspect.isfunction(f)), None)
-    text = "".join(linecache.getlines(code.co_filename)) if code else ""
-    try:
-        parts = ast.parse(text).body
-    except SyntaxError:
-        return ""
-    kept = [p for p in parts if isinstance(p, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign))]
-    return "\n\n".join(ast.get_source_segment(text, p) for p in kept)
-
-
-def restored(one: Exercise, text: str) -> object:
-    """What was written earlier, made anew. Anything that goes wrong is the caller's to catch."""
-    name, space = f"<what you wrote for {one.id}>", {}
-    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    within(5.0, lambda: exec(compile(text, name, "exec"), space))
-    return space[one.name]
-
-
-def untouched(one: Exercise, mine: object) -> bool:
-    """Is it still the stub?"""
-    if mine is None or mine is ...:
-        return True
-    if not callable(mine) or not (text := source(mine, one.name)):
-        return False
-    tree = lambda text: {n.name: ast.dump(n) for n in ast.parse(text).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    written = tree(text).get(getattr(mine, "__name__", one.name))
-    return written is not None and written == tree(stubbed(one)).get(one.name)
 
 
 # checking --------------------------------------------------------------------------------------------------------
@@ -310,9 +221,6 @@ def solution(id: str) -> None:
     print(f"{solved(one)}\n\n{textwrap.fill(one.explanation, 100)}{home}")
 
 
-# using -----------------------------------------------------------------------------------------------------------
-
-
 def learner_or_reference(id: str, *mine: object) -> object:
     """What the learner wrote for an exercise, here or in an earlier unit, if it is right; otherwise the reference. Says which."""
     one = find(id)
@@ -333,55 +241,3 @@ def learner_or_reference(id: str, *mine: object) -> object:
         return one.reference
     print(f"{id} {one.name}: the reference, for yours is {'not done yet' if untouched(one, here) else 'not right yet'}")
     return one.reference
-
-
-@dataclass
-class Used:
-    """How often each part that was put in was called."""
-
-    calls: Counter = field(default_factory=Counter)
-
-    def __str__(self) -> str:
-        told = ", ".join(f"{name} {n:,} time{'s' * (n != 1)}" for name, n in self.calls.items())
-        idle = [name for name, n in self.calls.items() if not n]
-        return f"called: {told}" + (f" (nothing here needs {', '.join(idle)}: do the tiled kernels run in its place?)" if idle else "")
-
-    __repr__ = __str__
-
-
-@contextmanager
-def using(**mine) -> Iterator[Used]:
-    """While this is open, the package runs on these in place of its own: `with using(rms_norm=mine) as used: …`. `used.calls` counts.
-
-    Names are those of exercises' targets; ValueError for another. Every module that holds the original gets the replacement, and the original back
-    in the end, whatever happened. The tiled kernels are compiled and call no parts: use a plain model. This is the package's one global state.
-    """
-    targets = {one.target.split(":")[1]: one for one in exercises().values() if one.target}
-    for name, part in mine.items():
-        if name not in targets:
-            raise ValueError(f"nothing that can be replaced is called {name!r}{nearest(name, targets)}")
-        if not callable(part):
-            raise TypeError(f"{name} is {part!r:.60}, which cannot be called")
-    used = Used(Counter(dict.fromkeys(mine, 0)))
-    with ExitStack() as back:
-        for name, part in mine.items():
-            original, counted = targets[name].original, _counted(part, name, used.calls)
-            for module in [m for at, m in list(sys.modules.items()) if at.split(".")[0] == "tokenpace" and m]:
-                for attribute, value in list(vars(module).items()):
-                    if value is original:
-                        back.callback(setattr, module, attribute, original)
-                        setattr(module, attribute, counted)
-        yield used
-
-
-def _counted(part: Callable, name: str, calls: Counter) -> Callable:
-    if inspect.isclass(part):
-        methods = {n: _counted(f, name, calls) for n, f in vars(part).items() if inspect.isfunction(f)}
-        return type(part.__name__, (part,), methods)
-
-    @functools.wraps(part)
-    def counted(*args, **named):
-        calls[name] += 1
-        return part(*args, **named)
-
-    return counted

@@ -1,0 +1,98 @@
+"""The text of an exercise: the cell that a learner begins with, the same cell done, and what they wrote, to be kept and made anew."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+
+from .checking import within
+
+
+def _text(thing: object) -> tuple[list[str], ast.AST]:
+    lines = textwrap.dedent(inspect.getsource(thing)).splitlines()
+    return lines, ast.parse("\n".join(lines)).body[0]
+
+
+def _bare(node: ast.AST) -> str:
+    """The header of a function or class without annotations and decorators."""
+    if isinstance(node, ast.ClassDef):
+        return f"class {node.name}:"
+    for argument in [*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs, *filter(None, (node.args.vararg, node.args.kwarg))]:
+        argument.annotation = None
+    return f"def {node.name}({ast.unparse(node.args)}):"
+
+
+def _cell(needs: str, body: list[str]) -> str:
+    return "\n".join([needs, "", "", *body] if needs else body)
+
+
+def stubbed(one) -> str:
+    """The cell that the learner begins with."""
+    if one.skeleton:
+        return _cell(one.needs, one.skeleton.strip("\n").splitlines())
+    if one.is_value:
+        return f"{one.name} = None  # your answer in place of None"
+    lines, node = _text(one.reference)
+    return _cell(one.needs, _stub(lines, node))
+
+
+def _stub(lines: list[str], node: ast.AST) -> list[str]:
+    indent = " " * (node.col_offset + 4)
+    written = [" " * node.col_offset + _bare(node)]
+    has_docs = ast.get_docstring(node) is not None
+    if has_docs:
+        written += lines[node.body[0].lineno - 1 : node.body[0].end_lineno]
+    if not isinstance(node, ast.ClassDef):
+        return [*written, indent + "..."]
+    for part in node.body[has_docs:]:
+        written += ["", *_stub(lines, part)] if isinstance(part, ast.FunctionDef) else lines[part.lineno - 1 : part.end_lineno]
+    return written
+
+
+def solved(one) -> str:
+    """The same cell, done."""
+    if one.is_value:
+        return f"{one.name} = {one.reference!r}"
+    lines, node = _text(one.reference)
+    done = list(lines[node.lineno - 1 :])
+    shift, headed = node.lineno - 1, [n for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    for f in sorted(headed, key=lambda n: -n.lineno):
+        first, body = f.lineno - 1 - shift, f.body[0].lineno - 1 - shift
+        if body > first:  # a body on the header's own line stays as it is
+            done[first:body] = [" " * f.col_offset + _bare(f)]
+    return _cell(one.needs, done)
+
+
+def source(mine: object, name: str) -> str:
+    """What the learner wrote: the imports and definitions of the cell that `mine` comes from; empty if it cannot be told."""
+    if mine is None or not callable(mine):
+        return f"{name} = {mine!r}"
+    code = next((f.__code__ for f in ([mine] if inspect.isfunction(mine) else vars(mine).values()) if inspect.isfunction(f)), None)
+    text = "".join(linecache.getlines(code.co_filename)) if code else ""
+    try:
+        parts = ast.parse(text).body
+    except SyntaxError:
+        return ""
+    kept = [p for p in parts if isinstance(p, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign))]
+    return "\n\n".join(ast.get_source_segment(text, p) for p in kept)
+
+
+def restored(one, text: str) -> object:
+    """What was written earlier, made anew. Anything that goes wrong is the caller's to catch."""
+    name, space = f"<what you wrote for {one.id}>", {}
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    within(5.0, lambda: exec(compile(text, name, "exec"), space))
+    return space[one.name]
+
+
+def untouched(one, mine: object) -> bool:
+    """Is it still the stub?"""
+    if mine is None or mine is ...:
+        return True
+    if not callable(mine) or not (text := source(mine, one.name)):
+        return False
+    tree = lambda text: {n.name: ast.dump(n) for n in ast.parse(text).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    written = tree(text).get(getattr(mine, "__name__", one.name))
+    return written is not None and written == tree(stubbed(one)).get(one.name)
