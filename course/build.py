@@ -20,6 +20,7 @@ import hashlib
 import json
 import re
 import sys
+from collections.abc import Container
 from pathlib import Path
 
 COURSE = Path(__file__).resolve().parent
@@ -27,6 +28,16 @@ LINES = 12  # of code in a cell: more is a function's work
 MARKER = re.compile(r"# %%[ \t]*(?P<kind>\[markdown\])?[ \t]*(?P<about>.*)")
 UNITED = re.compile(r"(?<![\w.^])\d[\d.,]*\s?(?:[kKMGT]?i?B(?:/s)?|[kMGT]?FLOP(?:/s)?|[mµn]s|tokens?/s|tok/s|GHz|J|W|×|%)(?![\w])")
 Cell = dict
+
+
+class Every:
+    """Contains everything: all exercises are to be solved."""
+
+    def __contains__(self, id: str) -> bool:
+        return True
+
+
+EVERY = Every()
 
 
 def parse(text: str, name: str = "source") -> list[Cell]:
@@ -75,8 +86,8 @@ def _finish(cell: Cell, name: str) -> Cell:
     return cell | {"source": "\n".join(lines).strip("\n"), "output": output}
 
 
-def expanded(cells: list[Cell], solved: bool = False) -> list[Cell]:
-    """With each exercise spelled out: what is to be done, the stub (or the solution), and the check, with the output that it then has."""
+def expanded(cells: list[Cell], solved: Container[str] = ()) -> list[Cell]:
+    """With each exercise spelled out: what is to be done, the stub (or, if it is in `solved`, the solution), and the check, with its output."""
     found = []
     for cell in cells:
         if "exercise" not in cell["metadata"]:
@@ -84,7 +95,8 @@ def expanded(cells: list[Cell], solved: bool = False) -> list[Cell]:
             continue
         if cell["source"] or cell["output"]:
             raise ValueError(f"the cell of exercise {cell['metadata']['exercise']} must be empty: what stands in it is made from course/exercises")
-        found += _exercise(cell["metadata"]["exercise"], solved)
+        id = cell["metadata"]["exercise"]
+        found += _exercise(id, id in solved)
     return found
 
 
@@ -177,7 +189,7 @@ def _code(cell: Cell, source: str, stubs: set[str]) -> list[str]:
     return found
 
 
-def build(source: Path, solved: bool = False) -> bytes:
+def build(source: Path, solved: Container[str] = ()) -> bytes:
     """The bytes of a unit's notebook. A rule that it breaks is a ValueError."""
     book = notebook(expanded(parse(source.read_text(encoding="utf-8"), source.name), solved))
     if broken := problems(book):
@@ -193,7 +205,7 @@ def main(arguments: list[str] | None = None, course: Path = COURSE) -> int:
     check, notebooks = wishes.check, wishes.solved or course.parent / "notebooks"
     try:
         sources = sorted((course / "units").glob("[0-9][0-9]_*.py"))
-        wanted = {notebooks / f"{source.stem}.ipynb": build(source, bool(wishes.solved)) for source in sources}
+        wanted = {notebooks / f"{source.stem}.ipynb": build(source, EVERY if wishes.solved else ()) for source in sources}
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -8,7 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from build import COURSE, expanded, parse
+from build import COURSE, EVERY, expanded, parse
 
 from tokenpace.lesson import record
 
@@ -22,7 +22,7 @@ def main() -> None:
     os.environ |= {"COURSE_MODE": "quick", "TOKENPACE_DATA": tempfile.mkdtemp()}  # nobody's answers
     (source,) = (COURSE / "units").glob(f"{wanted.unit}_*.py")
     space: dict = {}
-    for cell in expanded(parse(source.read_text(encoding="utf-8"), source.name), solved=True):
+    for cell in expanded(parse(source.read_text(encoding="utf-8"), source.name), solved=EVERY):
         if cell["kind"] == "code":
             exec(compile(cell["source"], source.name, "exec", dont_inherit=True), space)
     for path in record(space["unit"], space["shown"].roof, COURSE / "results", wanted.label):

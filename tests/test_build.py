@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenpace import exercises
+
 ROOT = Path(__file__).resolve().parents[1]
 spec = importlib.util.spec_from_file_location("course_build", ROOT / "course" / "build.py")
 build = importlib.util.module_from_spec(spec)
@@ -160,6 +162,33 @@ def test_rules_of_the_whole_book():
     assert build.problems({"cells": [], "metadata": {"kernelspec": {"name": "python3"}, "widgets": {"x": 1}}}) == ["widget state is saved in it"]
     twice = [code("def f(): ...", ["exercise"]), code("def f(): ...", ["exercise"])]
     assert any("stubs f a second time" in what for what in build.problems({"cells": twice, "metadata": {"kernelspec": {"name": "python3"}}}))
+
+
+EXERCISE = next(iter(exercises.exercises()))
+
+
+@pytest.mark.parametrize(("solved", "state"), [((), "[ ]"), (build.EVERY, "[ok]"), ({EXERCISE}, "[ok]"), ({"another"}, "[ ]")])
+def test_an_exercise_is_one_line(solved, state):
+    one = exercises.find(EXERCISE)
+    cells = build.expanded(build.parse(f'# %%\nx = 1\n\n# %% exercise="{EXERCISE}"\n\n# %%\ny = 2\n'), solved)
+    first, text, written, checked, last = cells
+    assert (first["source"], last["source"]) == ("x = 1", "y = 2")
+    assert one.task in text["source"] and text["source"].count("<details>") == 3 and all(hint in text["source"] for hint in one.hints)
+    assert written["metadata"]["tags"] == ["exercise"] and f"{one.name}(" in written["source"]
+    assert checked["source"] == f'tp.check("{EXERCISE}")' and checked["output"][0].startswith(f"{state} {EXERCISE}")
+    assert build.problems(build.notebook(cells)) == []
+
+
+def test_an_exercise_with_something_in_it_or_of_no_name():
+    with pytest.raises(ValueError, match=f"the cell of exercise {EXERCISE} must be empty"):
+        build.expanded(build.parse(f'# %% exercise="{EXERCISE}"\nx = 1\n'))
+    with pytest.raises(ValueError, match="no exercise '1'"):
+        build.expanded(build.parse('# %% exercise="1"\n'))
+
+
+def test_solved_copies_go_elsewhere(course, tmp_path):
+    assert build.main(["--solved", str(tmp_path / "solved")], course) == 0
+    assert [p.name for p in (tmp_path / "solved").iterdir()] == ["01_a.ipynb"] and not (course.parent / "notebooks").exists()
 
 
 @pytest.fixture

@@ -39,26 +39,79 @@ def test_there_is_a_notebook_for_every_unit_of_the_course():
     assert [p.stem for p in NOTEBOOKS] == sorted(p.stem for p in (ROOT / "course" / "units").glob("*.py")) and NOTEBOOKS
 
 
+@pytest.fixture(autouse=True)
+def own_answers(tmp_path, monkeypatch):
+    """A learner who has answered nothing yet."""
+    monkeypatch.setenv("TOKENPACE_DATA", str(tmp_path / "answers"))
+
+
+def copy_of(path: Path, folder: Path, solved=()) -> Path:
+    """The unit's notebook with some exercises done."""
+    made = folder / path.name
+    made.write_bytes(build.build(ROOT / "course" / "units" / f"{path.stem}.py", solved))
+    return made
+
+
+def code_cells(path: Path) -> list:
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def check_cells(path: Path) -> list[int]:
+    return [i for i, cell in enumerate(code_cells(path)) if cell.source.startswith("tp.check(")]
+
+
+def dry(path: Path, tmp_path: Path, errors: bool = False, **environment) -> list:
+    """Run all cells with no model, no network and nothing measured. The code cells, with what came out."""
+    book = nbformat.read(path, as_version=4)
+    nothing = {"COURSE_MODE": "dry", "TOKENPACE_CACHE": str(tmp_path / "models"), "PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1", **environment}
+    nbclient.NotebookClient(book, kernel_name="python3", timeout=120, allow_errors=errors).execute(env=os.environ | nothing)
+    assert not (tmp_path / "models").exists(), "a dry lesson fetched something"
+    return [cell for cell in book.cells if cell.cell_type == "code"]
+
+
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_run_all_quick_with_the_real_model(path, model):
-    done = nbval(path, mode="quick")
-    cells = sum(cell.cell_type == "code" for cell in nbformat.read(path, as_version=4).cells)
-    assert done.returncode == 0 and f"{cells} passed" in done.stdout, done.stdout[-5000:] + done.stderr[-2000:]
+def test_solved_and_strict_with_the_real_model(path, model, tmp_path):
+    done = nbval(copy_of(path, tmp_path, build.EVERY), mode="quick", COURSE_STRICT="1")
+    assert done.returncode == 0 and f"{len(code_cells(path))} passed" in done.stdout, done.stdout[-5000:] + done.stderr[-2000:]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_run_all_dry_with_no_model_at_all(path, tmp_path):
-    book = nbformat.read(path, as_version=4)
-    environment = {"COURSE_MODE": "dry", "TOKENPACE_CACHE": str(tmp_path), "PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
-    nbclient.NotebookClient(book, kernel_name="python3", timeout=120).execute(env=os.environ | environment)
-    outputs = [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
+def test_as_it_comes_with_no_model_at_all(path, tmp_path):
+    done = nbval(path, mode="dry", TOKENPACE_CACHE=str(tmp_path / "models"), PIP_NO_INDEX="1", HF_HUB_OFFLINE="1")
+    assert done.returncode == 0 and f"{len(code_cells(path))} passed" in done.stdout, done.stdout[-5000:] + done.stderr[-2000:]
+    assert len(check_cells(path)) >= 4 and not (tmp_path / "models").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_as_it_comes_strictness_stops_exactly_at_the_checks(path, tmp_path):
+    cells = dry(path, tmp_path, errors=True, COURSE_STRICT="1")
+    failed = {i: o.ename for i, cell in enumerate(cells) for o in cell.outputs if o.output_type == "error"}
+    assert failed == dict.fromkeys(check_cells(path), "NotYet")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("some", ["all", "every second", "none of those cells"])
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_run_all_dry_whatever_is_done(path, some, tmp_path):
+    ids = [code_cells(path)[i].source.split('"')[1] for i in check_cells(path)]
+    copied = copy_of(path, tmp_path, {"all": ids, "every second": ids[::2]}.get(some, ()))
+    if some == "none of those cells":  # somebody deleted them
+        book = nbformat.read(copied, as_version=4)
+        book.cells = [cell for cell in book.cells if not (cell.cell_type == "code" and "exercise" in cell.metadata.get("tags", ()))]
+        nbformat.write(book, copied)
+    cells = dry(copied, tmp_path)
+    printed = ["".join(o.get("text", "") for o in cell.outputs) for cell in cells if cell.source.startswith("tp.check(")]
+    wanted = {"all": ids, "every second": ids[::2]}.get(some, ())
+    assert [text.startswith("[ok]") for text in printed] == [id in wanted for id in ids]
+    assert some != "none of those cells" or all("there is no" in text for text in printed)
+    outputs = [output for cell in cells for output in cell.outputs]
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
     assert pictures and all(o.data["text/plain"] == o.metadata["image/png"]["alt"] for o in pictures)
     assert any("recorded on" in o.data["text/plain"] for o in pictures), "a figure that was replayed must say so"
-    assert not list(tmp_path.iterdir()), "a dry lesson fetched something"
 
 
 @pytest.mark.slow

@@ -145,6 +145,12 @@ class Lesson:
                 answers.keep("ledger", row.name, {"row": asdict(row), "machine": self.machine["name"], "unit": self.unit})
         return found
 
+    def claim(self, name: str, *measured) -> None:
+        """Judge a claim of the course by what was measured, print the verdict with its figures, and keep it for `tp.claims()`."""
+        from .claims import judge
+
+        print(judge(name, *measured, machine=self.machine["name"], dtype=self.dtype, recorded=self.mode == "dry"))
+
     def end(self) -> None:
         """Say how long the unit took, and what of it is done."""
         from .exercises import exercises
