@@ -26,7 +26,7 @@ notebooks: $(VENV)/.lab
 	$(RUN) course/build.py
 
 lint: $(VENV)/.test
-	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check -q src tests course-fix . && $(VENV)/bin/ruff format src tests course
+	$(VENV)/bin/ruff check --fix . && $(VENV)/bin/ruff format src tests course
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("tokenpace needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": make lab PYTHON=python3.12, for instance")'

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-SAME = {"pytorch": "torch", "matplotlib-base": "matplotlib"}  # conda's name -> pip's
+SAME = {"pytorch": "torch", "matplotlib-base": "matplotlib", "playwright-python": "playwright"}  # conda's name -> pip's
 
 
 def name(requirement: str) -> str:
