@@ -1,4 +1,4 @@
-"""The views of units 00, 02 and 03: folds fed with made-up points, checked against arithmetic done by hand."""
+"""The views of units 02 and 03: folds fed with made-up points, checked against arithmetic done by hand."""
 
 from functools import partial
 from itertools import accumulate, pairwise
@@ -9,107 +9,15 @@ import pytest
 from tokenpace.config import ModelConfig
 from tokenpace.measure.clock import Stamped
 from tokenpace.measure.cost import Device, step_cost
-from tokenpace.measure.roof import Band, Sample, Task
+from tokenpace.measure.roof import Band
 from tokenpace.run import Row, Step
 from tokenpace.show.cache import WithAndWithout
 from tokenpace.show.distribution import Anatomy, Draws, parts
 from tokenpace.show.live import watch
-from tokenpace.show.roofline import Roofline, gemvs
 
 CONFIG = ModelConfig(vocab_size=100, d_model=32, n_layers=3, n_heads=4, n_kv_heads=2, d_head=8, d_ff=64)
 HERE = Device("here", bandwidth=1e6, flops=1e9)
 price = partial(step_cost, CONFIG, number=2)
-
-# 00: the roofline --------------------------------------------------------------------------------------------------
-
-MACHINE = {
-    "device": "cpu",
-    "name": "a test",
-    "cores": 2,
-    "features": [],
-    "clock": {"highest": None},
-    "caches": {"L1": 1 << 16, "L3": 1 << 25},
-    "last_level_cache": {"bytes": 1 << 25, "source": "system"},
-}
-
-
-def read(size, rate, threads=2):
-    return Sample(Task("read", size, "float32", threads, "a loop", float(size)), size / rate)
-
-
-def multiply(dtype, rate):
-    return Sample(Task("multiply", 512, dtype, 2, "mm", 2.0 * 512**3), 2.0 * 512**3 / rate)
-
-
-def gemv(n, seconds, means="tiled kernel"):
-    return Sample(Task("gemv", 2 * n * n, "bfloat16", 2, means, 2.0 * n * n), seconds)
-
-
-LAUNCH = Sample(Task("launch", 3, "float32", 2, "three", 3.0), 3 * 2e-6)
-PROBED = [read(1 << 28, 40e9), read(1 << 28, 20e9, threads=1), read(1 << 20, 100e9), multiply("float32", 200e9), multiply("bfloat16", 400e9), LAUNCH]
-
-
-def roofline(probe=PROBED, products=()):
-    view = Roofline(MACHINE, planned=8)
-    return view, watch(view, {"probe": probe, "gemv": products})
-
-
-def test_the_ceilings_are_those_of_the_samples():
-    view, shown = roofline()
-    assert view.ceilings() == pytest.approx({"launch": 2e-6, "bandwidth": 40e9, "float32": 200e9, "bfloat16": 400e9})
-    assert (
-        shown.sentence
-        == "a test: memory reads 40 GB/s, float32 multiplies 200 GFLOP/s, bfloat16 multiplies 400 GFLOP/s, an operation takes 2.00 µs to launch."
-    )
-
-
-def lines(ax):
-    return {line.get_label(): [list(data) for data in line.get_data()] for line in ax.lines}
-
-
-def test_reads_are_drawn_by_size_and_threads():
-    view, _ = roofline()
-    found = lines(view.ax["reads"])
-    assert found["2 threads"] == [[1 << 20, 1 << 28], pytest.approx([100e9, 40e9])] and found["1 thread"] == [[1 << 28], pytest.approx([20e9])]
-
-
-def test_the_roof_bends_at_the_ridge():
-    view, _ = roofline()
-    x, y = lines(view.ax["roof"])["bfloat16: ridge at 10"]
-    assert x[1] == pytest.approx(10) and y[1:] == pytest.approx([400e9, 400e9]) and y[0] == pytest.approx(x[0] * 40e9)
-
-
-def test_products_land_at_their_bytes_and_their_median():
-    view, shown = roofline(
-        products=[gemv(1000, 3e-6), gemv(10_000, 5e-3), gemv(10_000, 7e-3), gemv(10_000, 6e-3), gemv(1000, float("nan"))._replace(error="none")]
-    )
-    found = lines(view.ax["products"])
-    assert found["measured: tiled kernel, bfloat16"] == [[2e6, 2e8], [3e-6, 6e-3]]
-    assert found["launch"][1] == pytest.approx([2e-6] * 2) and found["bandwidth of memory"] == [[1e6, 4e8], pytest.approx([1e6 / 40e9, 4e8 / 40e9])]
-    assert found["compute in bfloat16"][1] == pytest.approx([1e6 / 400e9, 4e8 / 400e9])
-    assert "200 MB of bfloat16 by tiled kernel, reads 33 GB/s, 83% of that." in shown.sentence
-
-
-def test_it_draws_what_there_is_so_far():
-    for n in range(len(PROBED) + 1):
-        view, shown = roofline(PROBED[:n])
-        assert view.progress() == n / 8 and bool(n) is ("Nothing" not in shown.sentence)
-    roofline([], [gemv(100, 1e-5)])
-
-
-def test_gemvs_are_products_of_one_vector():
-    import torch
-
-    torch.set_grad_enabled(False)
-    loads = gemvs(largest=1 << 16)
-    assert [load.task.size for load in loads] == [2 * n * n for n in (64, 64, 128, 128)] and {load.task.means for load in loads} == {
-        "F.linear",
-        "tiled kernel",
-    }
-    assert all(load.task.work == load.task.size for load in loads)  # 2 n² FLOP of 2 n² bytes
-    for load in loads:
-        assert load.run(2) is None
-
 
 # 02: a distribution, a pass ----------------------------------------------------------------------------------------
 

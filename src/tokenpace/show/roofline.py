@@ -13,8 +13,8 @@ from statistics import median
 
 from ..measure.roof import Band, Roof, Sample, Task, fold
 from . import plots
-from .live import Shown, watch
-from .plots import BLUE, GREEN, GREY, MEASURED, ORANGE, PURPLE, VERMILION, Look
+from .live import Shown, verdict, watch
+from .plots import BLACK, BLUE, GREEN, GREY, MEASURED, ORANGE, PURPLE, VERMILION, Look
 
 DTYPES = {"float32": Look(BLUE, "o", "-"), "bfloat16": Look(VERMILION, "s", "--"), "float16": Look(GREEN, "^", "-.")}
 OPERATIONS = 1  # a product is one launch
@@ -22,10 +22,16 @@ OPERATIONS = 1  # a product is one launch
 
 @dataclass
 class Roofline:
-    """A view. Lane "probe": Samples of `probing`; lane "gemv": Samples of the products from `gemvs`. `planned` is how many are expected."""
+    """A view. Lane "probe": Samples of `probing`; lane "gemv": Samples of the products from `gemvs`. `planned` is how many are expected.
+
+    `guess` is how many bytes a second the learner thinks this machine reads. The band is what memory gave just before and just after.
+    """
 
     machine: dict
     planned: int
+    guess: float | None = None  # [B/s]
+    where: str = ""
+    band: Band | None = None
     samples: list[Sample] = field(default_factory=list)
     products: dict[Task, list[float]] = field(default_factory=dict)
     size = (11.0, 7.6)
@@ -39,10 +45,10 @@ class Roofline:
             self.products.setdefault(sample.task, []).append(sample.seconds)
 
     def judge(self, band: Band | None) -> None:
-        pass  # it draws the roof, and is judged by none
+        self.band = band
 
     def progress(self) -> float:
-        return (len(self.samples) + sum(map(len, self.products.values()))) / self.planned
+        return min((len(self.samples) + sum(map(len, self.products.values()))) / self.planned, 1.0)
 
     @property
     def roof(self) -> Roof:
@@ -70,11 +76,11 @@ class Roofline:
         self.ax["reads"].set(title="Reading, by size of the buffer", xlabel="bytes")
         self.ax["roof"].set(title="The roofline", xlabel="FLOP per byte")
         self.ax["products"].set(title="Matrix times vector, by size of the matrix", xlabel="bytes of the matrix")
-        figure.supxlabel(f"{self.machine['name']}, {self.machine['cores']} cores", color=GREY, fontsize=plots.points() - 1)
+        figure.supxlabel(self.where, color=GREY, fontsize=plots.points() - 1)
 
     def draw(self) -> None:
         for ax in self.ax.values():
-            for artist in [*ax.lines, *ax.texts]:
+            for artist in [*ax.lines, *ax.texts, *ax.patches]:
                 artist.remove()
         known = self.ceilings()
         self._reads(known)
@@ -89,6 +95,10 @@ class Roofline:
             ax.plot([p.task.size for p in mine], [p.rate for p in mine], look.marker + look.line, color=look.color, label=name)
         if "bandwidth" in known:
             ax.axhline(known["bandwidth"], color=ORANGE, linestyle="--", label="memory")
+        if self.band:
+            ax.axhspan(self.band.low, self.band.high, color=ORANGE, alpha=0.25, linewidth=0)
+        if self.guess:
+            ax.axhline(self.guess, color=BLACK, linestyle="-.", linewidth=1.2, label="your prediction")
         for level, size in self.machine["caches"].items():
             ax.axvline(size, color=GREY, linestyle=":")
             ax.text(size, 0.02, f" {level}", color=GREY, transform=ax.get_xaxis_transform())
@@ -135,16 +145,22 @@ class Roofline:
 
     def sentence(self) -> str:
         known, landed = self.ceilings(), self.landed()
-        told = [f"memory reads {known['bandwidth'] / 1e9:.0f} GB/s"] if "bandwidth" in known else []
+        said = f"you said {self.guess / 1e9:.3g}" if self.guess else "no prediction"
+        told = [f"memory reads {known['bandwidth'] / 1e9:.0f} GB/s ({said})"] if "bandwidth" in known else []
         told += [f"{dtype} multiplies {known[dtype] / 1e9:,.0f} GFLOP/s" for dtype in DTYPES if dtype in known]
         told += [f"an operation takes {plots.seconds(known['launch'])} to launch"] if "launch" in known else []
         text = f"{self.machine['name']}: {', '.join(told)}." if told else "Nothing is probed yet."
         if landed and "bandwidth" in known:
-            task, took = landed[-1]
-            rate = task.size / took
-            text += f" The largest product, {plots.bytes_(task.size)} of {task.dtype} by {task.means}, "
-            text += f"reads {rate / 1e9:.0f} GB/s, {rate / known['bandwidth']:.0%} of that."
-        return text
+            text += f" {verdict(self.band, self._largest(landed, known['bandwidth']))}"
+        return text + (f" [{self.where}]" if self.where else "")
+
+    @staticmethod
+    def _largest(landed: list[tuple[Task, float]], bandwidth: float) -> str:
+        """How near the largest product of each kind comes to the bandwidth."""
+        size = landed[-1][0].size
+        rates = [(task, task.size / took) for task, took in landed if task.size == size]
+        told = " and ".join(f"by {task.means} {rate / 1e9:.0f} GB/s, {rate / bandwidth:.0%} of that" for task, rate in rates)
+        return f"The largest matrix, {plots.bytes_(size)} of {landed[-1][0].dtype}, is read {told}."
 
 
 def _grouped(landed: list[tuple[Task, float]]) -> dict[tuple[str, str], list]:
@@ -174,13 +190,24 @@ def gemvs(device: str = "cpu", largest: int = 256 << 20) -> list:
     return found
 
 
-def roofline(budget: float = 12.0, device: str = "cpu", **shown) -> Shown:
-    """Probe this machine for `budget` seconds, two thirds of them for its ceilings, and draw what is found as it is found."""
-    from ..measure.clock import synchronise
-    from ..measure.machine import machine
-    from ..measure.probe import loads, probing
+def roofline(unit, guess: float | None = None, budget: float | None = None, **shown) -> Shown:
+    """Probe this machine, two thirds of the time for its ceilings, and draw what is found as it is found. A dry lesson replays its recording.
 
-    probes, products, sync = loads(device), gemvs(device), synchronise(device)
-    view = Roofline(machine(device), planned=5 * (len(probes) + len(products)))
-    lanes = {"probe": probing(probes, budget * 2 / 3, sync), "gemv": probing(products, budget / 3, sync)}
-    return watch(view, lanes, seconds=2 * budget, **shown)
+    `unit` is an open lesson; `guess` is how many bytes a second the learner thinks are read; `budget` [s] is by default what fits the lesson's
+    mode; `shown` goes to `watch` (live, screen).
+    """
+    budget = budget or unit.size(quick=8, full=16)
+    planned = []
+
+    def lanes() -> dict:
+        from ..measure.clock import synchronise
+        from ..measure.probe import loads, probing
+
+        device = str(unit.lm.device)
+        probes, products, sync = loads(device), gemvs(device), synchronise(device)
+        planned.append(5 * (len(probes) + len(products)))
+        return {"probe": probing(probes, budget * 2 / 3, sync), "gemv": probing(products, budget / 3, sync)}
+
+    found = unit.sample("roof", lanes)
+    view = Roofline(unit.machine, planned[0] if planned else sum(map(len, found.values())), guess, unit.where)
+    return watch(view, found, seconds=2 * budget, roof=unit.roof, **shown)
