@@ -12,7 +12,7 @@ from tokenpace.exercises import exercise
 
 loop = exercise(
     "01.1",
-    "write",
+    "generate",
     task="Write the loop: continue a prompt by n tokens, always the likeliest.",
     difficulty=1,
     minutes=5,
@@ -28,13 +28,13 @@ loop = exercise(
 
 
 @loop.solution
-def write(next_logits, prompt, n):
+def generate(next_logits, prompt, n):
     """Continue `prompt`, a list of token ids, by n tokens, each the likeliest. Return these n as a list of int.
 
     next_logits(tokens) runs one pass over a list of tokens. It returns a tensor with a number for every token of the
     vocabulary, its logit: the larger, the likelier is that token as the next one.
 
-    With a model that always thinks the sum of all tokens likeliest, write(model, [1, 2], 3) is [3, 6, 12].
+    With a model that always thinks the sum of all tokens likeliest, generate(model, [1, 2], 3) is [3, 6, 12].
     """
     tokens = list(prompt)
     for _ in range(n):
@@ -50,20 +50,20 @@ def likes(tokens):
     return -(torch.arange(11) - best).abs().float()
 
 
-def counted(write, prompt, n):
+def counted(generate, prompt, n):
     passes = []
-    tokens = write(lambda tokens: passes.append(1) or likes(tokens), prompt, n)
+    tokens = generate(lambda tokens: passes.append(1) or likes(tokens), prompt, n)
     return {"tokens": tokens, "passes": len(passes)}
 
 
 @loop.trial("five tokens after a prompt of three")
-def _(write):
-    return counted(write, [3, 1, 4], 5)
+def _(generate):
+    return counted(generate, [3, 1, 4], 5)
 
 
 @loop.trial("one token after a prompt of one")
-def _(write):
-    return counted(write, [7], 1)
+def _(generate):
+    return counted(generate, [7], 1)
 
 
 @loop.mistake("You fed the last token alone. It has forgotten what stands before it: a pass must get all tokens so far.")

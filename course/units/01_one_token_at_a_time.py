@@ -1,7 +1,8 @@
 # %% [markdown]
 # # 01 · One token at a time
 #
-# *Core unit. About 40 minutes. You need nothing but this notebook; press* Shift+Enter *on one cell after another.*
+# *Core unit. About an hour, more than half of it for the five exercises; the last of them can wait. You need nothing but this notebook; press*
+# Shift+Enter *on one cell after another.*
 #
 # You ask a language model a question, and the answer drips onto the screen word by word, whatever the machine costs.
 # **Why can't it write the whole answer at once?**
@@ -20,14 +21,17 @@
 
 # %%
 import math
+import time
 from dataclasses import replace
 from statistics import median
 
+import torch
+
 import tokenpace as tp
+from tokenpace import lesson
 from tokenpace.decode.score import score
-from tokenpace.measure.ledger import Ledger, entry
-from tokenpace.show import controls, ledgers, lesson, race
-from tokenpace.show.live import watch
+from tokenpace.measure.ledger import entry
+from tokenpace.show import controls, ledgers, live, race, theft
 
 unit = lesson.start("01")
 print(unit)
@@ -56,6 +60,28 @@ for step, seconds in unit.run("watch", PROMPT, max_new_tokens=12):
 # Look at the column *was fed*. Nothing in the model's arithmetic says that it must be one: the prefill took the whole prompt in a single pass.
 # The loop is what says so. The input of a pass is the output of the pass before it.
 #
+# ## Build the loop
+#
+# More closely: a pass gives a number for every token there is, the token's **logit**. The larger it is, the likelier is that token as the next.
+# (How logits become probabilities comes below.) With that you can write a text generator yourself, in a few lines: everything known so far goes in,
+# the place of the largest logit is the next token, and it is put to what is known.
+
+# %% exercise="01.1"
+
+# %% [markdown]
+# Now your loop writes with the real model. (If the exercise isn't done, the reference takes its place, and the cell says so. It is like that in
+# every unit, so you can always go on.)
+
+# %%
+loop, plain, start = tp.learner_or_reference("01.1"), unit.plain, unit.encode(PROMPT)
+wrote = loop(lambda tokens: plain.model(torch.tensor([tokens], device=plain.device))[0, -1], start, 12)
+print(unit.decode(wrote) if unit.lm else f"tokens {wrote}, of a model that was never trained: a dry lesson has no other")
+print("the same tokens as the library's:", wrote == tp.generate(plain, start, max_new_tokens=12).tokens)
+
+# %% [markdown]
+# Your loop fed the whole text at every pass, and the run before it one token only: what a pass needs to know of the tokens before, it had kept. That
+# is the cache of unit 03. It doesn't change what is asked here, for either way there is a pass for each token.
+#
 # ## Predict
 #
 # Now take a text of some length and let the model go over it twice.
@@ -68,7 +94,7 @@ for step, seconds in unit.run("watch", PROMPT, max_new_tokens=12):
 # **How many times as long as scoring does writing take, on this machine?** Write down a number before you go on. A wrong one teaches more than none.
 
 # %%
-guess = None  # a number in place of None
+guess = unit.predict("ratio", None)  # a number in place of None
 
 # %% [markdown]
 # ## Measure
@@ -109,6 +135,14 @@ controls.button("Race again", race.race, unit, PROMPT, given, guess, screen=show
 # waits for threads and rarely reads at full speed. So the gap doesn't say that memory is innocent, and it doesn't yet prove that memory is guilty.
 # If a bar is *shorter* than its ◆, the probe was disturbed: run the first cell again.
 #
+# The course rests on a list of **claims**, and every unit puts some of them to this machine. `unit.claim` judges one by what was just measured:
+# it holds, it holds if something else is given, it doesn't hold here, or it couldn't be told. `tp.claims()` shows all of them.
+# The first one is the odometer's: that the same weights are read again for every token.
+
+# %%
+unit.claim("again", shown)
+
+# %% [markdown]
 # ## Explain
 #
 # ### A text's probability is a product, and its factors need one another
@@ -138,6 +172,24 @@ print(f"log P of a token differs by {sum(gaps) / len(gaps):.4f} on average, by {
 # The model's numbers have few digits, and one pass adds them up in another order than many do. So each token's log P is off by a little, this way
 # or that, and it is the little that the last line says.
 #
+# How does log P come out of a pass? The pass gives a row of logits for *each* token that it was fed, and the row of a token speaks of the token
+# after it. The row becomes probabilities by **softmax**: the probability of token $j$ is $e^{z_j} / \sum_k e^{z_k}$, where $z$ are the logits of the
+# row. In PyTorch `logits.log_softmax(-1)` does that to all rows at once, and takes the logarithm.
+
+# %% exercise="01.2"
+
+# %% [markdown]
+# With it you compute yourself what the model thought of its text: a single pass over prompt and text, and your sum. In a lesson that measures it is
+# the number that was printed above, up to rounding.
+
+# %%
+added, start = tp.learner_or_reference("01.2"), unit.encode(PROMPT)
+text = [*start, *(given if unit.lm else range(20))]
+logits = plain.model(torch.tensor([text], device=plain.device))[0].float()
+print(f"one pass over {len(text)} tokens gave {len(logits)} rows of {logits.shape[1]:,} logits")
+print(f"log P of the {len(text) - len(start)} after the prompt = {added(logits, text, len(start)):.2f}")
+
+# %% [markdown]
 # And do the factors really need *all* tokens before them? Swap a single early token of the text, keep all others, and score it again.
 
 # %%
@@ -149,6 +201,9 @@ print(f"token 5 was {unit.decode([given[4]])!r}, is {unit.decode([swapped[4]])!r
 print(f"of the {len(changed[:4])} probabilities before it, {sum(changed[:4])} changed")
 most = max(abs(a - b) for a, b in zip(scored[5:], rescored[5:]))
 print(f"of the {len(changed[5:])} after it, {sum(changed[5:])} changed, log P by up to {most:.1f}")
+
+# %%
+unit.claim("product", written, scored, rescored, 4)
 
 # %% [markdown]
 # Where one after it did not change, the token was certain already, to as many digits as are kept.
@@ -177,11 +232,64 @@ for lane, points in shown.points.items():
 # Compare the two lines. In this prediction scoring waits for arithmetic where fast arithmetic makes it shorter, and writing waits for memory where
 # fast arithmetic buys it nothing: every one of its passes still has to fetch all weights.
 # Hence the dotted line in the figure: **a floor that no arithmetic removes, set
-# by the number of passes.**
+# by the number of passes.** It is simple enough to be worked out by hand.
+
+# %% exercise="01.3"
+
+# %%
+lowest = tp.learner_or_reference("01.3")
+for device in (here, *unit.elsewhere):
+    for bits in (8 * unit.number, 4):
+        least = lowest(unit.config.n_params, bits, device.bandwidth, unit.length(PROMPT), n)
+        print(f"{device.name}, weights of {bits:g} bits: {n} tokens in no less than {least:.3f} s")
+unit.claim("floor", shown)
+
+# %% [markdown]
+# The lines for this machine lie a little below the clock above: you counted the weights alone, and a pass reads a little more. Those for weights
+# of fewer bits are a promise that unit 06 will look into.
 #
-# Is it really memory, or does it only look like it? A prediction proves nothing, whether it fits or misses by a factor. And the three clocks assume
+# ### Is it really memory?
+#
+# Or does it only look like it? A prediction proves nothing, whether it fits or misses by a factor. And the three clocks assume
 # what they show: they take the longer of reading and multiplying. The proof is an intervention: change what is claimed to bind, and nothing else.
-# Unit 04 does so, by stealing bandwidth from a running model.
+#
+# So let in a **thief**: another program, on cores of its own, that reads memory as fast as it can and does nothing else. What it reads, the model
+# can't. While a text is being written, the thief begins half way. (The model keeps to the other half of the cores from the beginning, so that
+# it loses no core when the thief begins. Where no thief can work, with a single core or a graphics card, a sentence says so.)
+#
+# **How many times as long will a pass take beside the thief?**
+
+# %%
+slower = unit.predict("slower", None)  # a number in place of None
+
+# %%
+beside = []
+for step, seconds in theft.slower(unit, PROMPT):
+    beside.append(seconds)
+    print(unit.decode([token for _, token, _ in step.rows[0].writes]), end="", flush=True)
+half = len(beside) // 2 + 1
+free, robbed = median(beside[1:half]), median(beside[half:])
+print(f"\n\nalone {1e3 * free:.1f} ms a token, beside the thief {1e3 * robbed:.1f} ms: {robbed / free:.2f} times as long")
+print(f"you said {slower:g}" if slower else "no prediction")
+
+# %% [markdown]
+# If the text slowed, was it because of memory? Two things are missing. How much slower did *reading* become? A pass that does nothing but wait
+# for memory slows as much as reading does, no less. And what does a thief do that takes cores but no memory? It is the control: it reads the same
+# few numbers over and over, which its core keeps in its own cache.
+#
+# The figure measures all that in rounds: a pass and the reading speed, without a thief, with the one, with the other. ◆ is where the pass would lie
+# if it slowed as reading does. It does so for two programs that run the same model: kernels that were written for a pass over a single token
+# (**tiled**, those of all runs above), and those that PyTorch has for everything.
+
+# %%
+stolen = theft.steal(unit)
+
+# %% [markdown]
+# Look first whether the lines of *no thief* and of the control, *a thief takes only a core*, lie together; then how near *a thief takes bandwidth*
+# comes to ◆. A pass that comes near is bound by bandwidth *here*: that is now a result, no longer a premise. Where the verdict for PyTorch's
+# own kernels is another one, the same weights are fetched, but most of the pass is spent on something else than fetching them: starting
+# operations, converting numbers, waiting for one another. So *this model is bound by memory* is never true of the model alone. It is true of a model,
+# a program and a machine. Unit 04 takes that apart.
 #
 # ### Latency is linear in the length of the output
 #
@@ -192,6 +300,7 @@ pace = [seconds for step, seconds in shown.points["write"] if step.rows[0].phase
 half = len(pace) // 2
 for name, part in {"first": pace[:half], "second": pace[half:]}.items():
     print(f"median pass of the {name + ' half':11}  {f'{1e3 * median(part):6.2f} ms' if part else 'nothing written; run the race again'}")
+unit.claim("linear", shown)
 
 # %% [markdown]
 # ### Two factors
@@ -207,8 +316,48 @@ for name, part in {"first": pace[:half], "second": pace[half:]}.items():
 # Everything ever done about slow decoding moves one of the two. A cache, fewer bits, a better kernel make a pass cheaper. Guessing ahead or
 # writing several places at once keep more tokens
 # from each. Batching shares a pass among readers.
+
+# %%
+unit.claim("two-factors", shown)
+
+# %% [markdown]
+# ### The loop, once more, as the library has it
 #
+# Your loop of exercise 01.1 owned everything: it called the model, fed it, and decided when to stop. All decoders of this course are written another
+# way, as a **conversation**. A decoder says what it wants from the next pass, an *Ask*; whoever runs the model (the *driver*) runs the pass and
+# answers with what came of it; and the decoder says what shall stay, a *Keep*. So the same decoder runs alone, in a batch with others, with or
+# without a cache, and all the clever ones of later units differ in nothing but what they ask and what they keep.
+#
+# In Python that is a *generator*, a function with `yield` in it: `yield` hands something out, and the function stands still until it is sent an
+# answer. A prompt of three tokens goes like this; every token has a position, counted from 0:
+#
+# ```
+# decoder   Ask("decode", [12, 7, 30], 0)    feed these three; the first stands at position 0
+# driver    out.tokens is [5]                the pass was run, and 5 was drawn
+# decoder   Keep(3, ((3, 5, True),))         all three stay in the cache; 5 is written at position 3, and stays
+# decoder   Ask("decode", [5], 3)            feed what is new
+# driver    out.tokens is [41]               … and so on, for as long as the driver wants more
+# ```
+
+# %% exercise="01.4"
+
+# %% [markdown]
+# With `tp.using` your decoder takes the place of the library's own, wherever that is used, until the block ends. Does the real model write the same
+# through it?
+
+# %%
+conversation, lm = tp.learner_or_reference("01.4"), unit.lm or unit.plain
+library = tp.generate(lm, unit.encode(PROMPT), max_new_tokens=16)
+with tp.using(autoregressive=conversation) as used:
+    mine = tp.generate(lm, unit.encode(PROMPT), max_new_tokens=16)
+print(mine.text or f"tokens {mine.tokens}, of a model that was never trained: a dry lesson has no other")
+print(f"{used}; {mine.passes} passes for {len(mine.tokens)} tokens")
+print("the same tokens as the library's:", mine.tokens == library.tokens)
+
+# %% [markdown]
 # ## Break it
+#
+# ### Where it stops being linear
 #
 # *Latency is linear* can't be the whole truth. A pass also reads what the model remembers of every token before it, its keys and values. For
 # a short text that is little beside the weights.
@@ -239,28 +388,57 @@ for device in (here, *unit.elsewhere):
     print(f"{device.name}: predicted to wait for arithmetic when it scores {shortest} tokens or more")
 
 # %% [markdown]
+# ### A clock that lies
+#
+# *This exercise can wait: nothing below needs it.*
+#
+# Everything in this unit hangs on a clock, and a clock is easily wrong. Two things go wrong again and again. A figure that is drawn between two
+# passes takes time, too, which is no pass's. And a graphics card works off a queue: the program has only *said* what is to be done when it reads the
+# clock, and has to wait until it is done. (PyTorch calls that *synchronise*.) The library's passes come as a stream, one Step after another, and
+# asking for the next one runs a pass. Write the clock.
+
+# %% exercise="01.5"
+
+# %%
+clock = tp.learner_or_reference("01.5")
+with tp.using(timed=clock) as used:
+    for step, seconds in tp.prepare(plain, unit.encode(PROMPT), max_new_tokens=4).timed():
+        time.sleep(0.1)  # a reader that takes its time
+        print(f"tokens fed: {step.rows[0].width}, pass: {1e3 * seconds:6.1f} ms")
+print(used)
+
+# %% [markdown]
+# The reader slept after every pass. If the clock is right, none of that is in these times.
+#
 # ## The ledger
 #
 # Every unit ends with one row for each way of decoding seen so far. Today there is one: *autoregressive*,
 # each token from a pass that knows all before it.
 # **MBU** is the share of the memory's bandwidth that the
 # passes really used. It is left out, with the reason, where it would mean nothing. *Exact* asks whether the text is the one that plain
-# decoding writes, and this *is* plain decoding.
+# decoding writes. This *is* plain decoding, so all that is asked today is that it writes the same twice: the race's text is compared with the one
+# that was written before it.
 
 # %%
-ledger = Ledger()
 run = shown.points["write"]
+text = tp.canvas(step for step, _ in run)
+exact = text == given[: len(text)]
 wrote = any(step.rows[0].phase == "decode" for step, _ in run)
-arguments = run, unit.price, unit.device, unit.cache, shown.band, True, unit.where
-ledger.add(entry("autoregressive", *arguments)) if wrote else print("nothing written, so there is no row; run the race again")
+arguments = run, unit.price, unit.device, unit.cache, shown.band, exact, unit.where
+ledger = unit.ledger(*([entry("autoregressive", *arguments)] if wrote else []))
+ledger if wrote else print("nothing written, so there is no row; run the race again")
 
 # %%
-plane = watch(ledgers.Plane(ledger), {})
+plane = live.watch(ledgers.Plane(ledger), {})
 
 # %% [markdown]
 # Up is a dearer pass, to the right are more tokens from each, and along a diagonal the pace is the same. Every later unit is a way to move
 # that dot: down, or to the right.
-#
+
+# %%
+unit.end()
+
+# %% [markdown]
 # ## What you know now
 #
 # - A text's probability is a product of conditionals, and no token can be chosen before the one to its left is known. A *given* text needs one pass,
