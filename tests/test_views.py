@@ -1,7 +1,6 @@
-"""The views of units 02 and 03: folds fed with made-up points, checked against arithmetic done by hand."""
+"""The views of unit 02: folds fed with made-up points, checked against arithmetic done by hand."""
 
 from functools import partial
-from itertools import accumulate, pairwise
 from math import pi, sqrt
 
 import pytest
@@ -9,9 +8,7 @@ import pytest
 from tokenpace.config import ModelConfig
 from tokenpace.measure.clock import Stamped
 from tokenpace.measure.cost import Device, step_cost
-from tokenpace.measure.roof import Band
 from tokenpace.run import Row, Step
-from tokenpace.show.cache import WithAndWithout
 from tokenpace.show.distribution import Anatomy, Draws, parts
 from tokenpace.show.live import watch
 
@@ -81,61 +78,3 @@ def test_the_anatomy_draws_seconds_at_the_ceilings():
     assert sorted(bar.get_width() for bar in view.memory) == pytest.approx(sorted(read / 1e6 for _, read, _ in taken.values()))
     assert sorted(bar.get_width() for bar in view.compute) == pytest.approx(sorted(flops / 1e9 for _, _, flops in taken.values()))
     assert "mlp is" in shown.sentence
-
-
-# 03: with and without a cache --------------------------------------------------------------------------------------
-
-P, N = 6, 5
-PLAN = {
-    "with a cache": [Step((Row(0, "prefill", 0, P),)), *(Step((Row(0, "decode", P + i, 1),)) for i in range(N))],
-    "without": [Step((Row(0, "prefill", 0, P + i),)) for i in range(N + 1)],
-}
-
-
-def told(lane, each):
-    for i, planned in enumerate(PLAN[lane]):
-        row = planned.rows[0]
-        yield Stamped(Step((Row(0, row.phase, row.context, row.width, ((P + i, 1, True),)),)), each(i))
-
-
-def compared(bandwidth=None):
-    view = WithAndWithout(PLAN, price, HERE)
-    roofs = iter([[1e9] * 3, [bandwidth] * 3])
-    lanes = {"with a cache": told("with a cache", lambda i: 0.1 if i else 0.5), "without": told("without", lambda i: 0.2 + 0.1 * i)}
-    return view, watch(view, lanes, roof=(lambda: next(roofs)) if bandwidth else None)
-
-
-def test_each_token_and_all_of_them():
-    view, shown = compared()
-    with_, without = [0.5] + [0.1] * N, [0.2 + 0.1 * i for i in range(N + 1)]
-    for lane, took in (("with a cache", with_), ("without", without)):
-        assert [list(d) for d in view.lines[lane].get_data()] == [list(range(P, P + N + 1)), pytest.approx(took)]
-        assert list(view.sums[lane].get_data()[1]) == pytest.approx(list(accumulate(took)))
-    assert view.ttft("with a cache") == 0.5 and view.tpot("with a cache") == pytest.approx(0.1) and view.tpot("without") == pytest.approx(0.5)
-    assert f"The cache makes it {sum(without) / sum(with_):.3g} times shorter" in shown.sentence
-    assert "with a cache: first token 500 ms, then 100 ms each" in view.split.get_text()
-
-
-def test_the_prediction_without_a_cache_is_a_parabola():
-    view, _ = compared()
-    compute_bound = WithAndWithout(PLAN, price, Device("slow to multiply", bandwidth=1e15, flops=1e6))
-    each = [s for _, s in compute_bound.predicted("without")]
-    first = [b - a for a, b in pairwise(each)]
-    assert min(first) > 0  # each pass is dearer than the last, so the total bends up
-    assert list(view.totals["without"].get_data()[1]) == pytest.approx(list(accumulate(price(s).seconds(HERE) for s in PLAN["without"])))
-
-
-def test_a_roof_that_moved_judges_no_cache():
-    view, shown = compared(bandwidth=2e9)
-    assert "No verdict" in shown.sentence and view.band == Band(1e9, 2e9, False)
-    assert "predicted" in compared(bandwidth=1e9)[1].sentence
-
-
-def test_chunks_of_a_prompt_are_part_of_its_first_token():
-    view = WithAndWithout(PLAN, price, HERE)
-    watch(view, {"with a cache": [Stamped(Step((Row(0, "prefill", 0, 4),)), 0.3), Stamped(Step((Row(0, "prefill", 4, 2, ((6, 1, True),)),)), 0.2)]})
-    assert view.took["with a cache"] == [(6, 0.5)] and view.tpot("with a cache") is None
-
-
-def test_nothing_measured_is_said():
-    assert watch(WithAndWithout(PLAN, price, HERE), {}).sentence == "Nothing is measured yet."

@@ -9,27 +9,44 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
+from statistics import median
 
 from ..measure.roof import Band
+from ..run import Row, Step
 from . import plots
-from .live import verdict
+from .live import SLOW, Shown, verdict, watch
 from .plots import GREY, MEASURED, PREDICTED, RIVAL, seconds
 
 LOOKS = {"with a cache": MEASURED, "without": RIVAL}
+NEAR = 2  # passes on either side, whose cost is nearly that of the pass between them
+
+
+def stretched(passes: list[tuple[float, float]]) -> bool:
+    """(seconds, usual seconds): did a tenth of the passes take more than SLOW times what is usual for them? `verdict` asks the same of like passes.
+
+    >>> stretched([(1.0, 1.0)] * 18 + [(3.0, 1.0)]), stretched([(1.0, 1.0)] * 8 + [(3.0, 1.0)])
+    (False, True)
+    """
+    return sum(took > SLOW * usual for took, usual in passes) > len(passes) / 10
 
 
 @dataclass
 class WithAndWithout:
-    """A view. Lanes as in LOOKS, of stamped steps; `plan[lane]` are the steps expected, `cost` prices a step, `device` is this machine's roof."""
+    """A view. Lanes as in LOOKS, of stamped steps; `plan[lane]` are the steps expected, `cost` prices a step, `device` is this machine's roof.
+
+    `guess` is how many times as long as with a cache the learner thinks it takes without.
+    """
 
     plan: dict[str, list]
     cost: Callable
     device: object
     where: str = ""
+    guess: float | None = None
     took: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: {lane: [] for lane in LOOKS})  # (position written, seconds)
     waiting: float = 0.0  # seconds of passes that have not led to a token yet
     band: Band | None = None
-    size = (11.0, 5.6)
+    over: bool = False
+    size = (10.4, 5.2)
 
     # the fold ------------------------------------------------------------------------------------------------------
 
@@ -43,7 +60,7 @@ class WithAndWithout:
             self.waiting = 0.0
 
     def judge(self, band: Band | None) -> None:
-        self.band = band
+        self.band, self.over = band, True
 
     def progress(self) -> float:
         return sum(map(len, self.took.values())) / sum(map(len, self.plan.values()))
@@ -62,6 +79,15 @@ class WithAndWithout:
         """(position written, seconds) of every pass planned."""
         return [(max(row.context + row.width for row in step.rows), self.cost(step).seconds(self.device)) for step in self.plan[lane]]
 
+    def tokens_passed(self, lane: str) -> int:
+        """Tokens that go through the model in all passes planned."""
+        return sum(row.width for step in self.plan[lane] for row in step.rows)
+
+    def beside(self, lane: str) -> list[tuple[float, float]]:
+        """(seconds, median of the passes beside it) of each pass after the first: unlike passes, but hardly unlike their neighbours."""
+        spent = [s for _, s in self.took[lane][1:]]
+        return [(s, median(spent[max(i - NEAR, 0) : i + NEAR + 1])) for i, s in enumerate(spent)]
+
     # the picture ---------------------------------------------------------------------------------------------------
 
     def axes(self, figure) -> None:
@@ -74,8 +100,8 @@ class WithAndWithout:
             self.totals[lane] = plots.line(self.all, ahead, f"{lane}, predicted", every=max(n // 4, 1), markerfacecolor="white", linewidth=1.2)
             self.lines[lane] = plots.line(self.each, look, lane, every=max(n // 12, 1))
             self.sums[lane] = plots.line(self.all, look, lane, every=max(n // 12, 1))
-        self.each.set(title="Each token", xlabel="context [tokens]", ylabel="seconds")
-        self.all.set(title="All tokens so far", xlabel="context [tokens]", ylabel="seconds")
+        for ax, title in ((self.each, "Each token"), (self.all, "All tokens so far")):
+            ax.set(title=title, xlabel="context [tokens]", ylabel="seconds")
         self.each.legend(loc="upper left")
         self.split = self.all.text(0.03, 0.97, "", va="top", transform=self.all.transAxes, linespacing=1.4)
         figure.supxlabel(self.where, color=GREY, fontsize=plots.points() - 1)
@@ -88,7 +114,7 @@ class WithAndWithout:
         self.split.set_text("\n".join(split))
         for ax in (self.each, self.all):
             xs, ys = zip(*(line.get_data() for line in ax.lines))
-            plots.fit(ax, [x for line in xs for x in line], [y for line in ys for y in line])
+            plots.fit(ax, [x for line in xs for x in line], [1.25 * y for line in ys for y in line])  # room for what stands at the top
             ax.set_xlim(left=min((x for line in xs for x in line), default=0))
 
     @staticmethod
@@ -96,6 +122,8 @@ class WithAndWithout:
         positions, spent = zip(*points) if points else ((), ())
         each.set_data(positions, spent)
         total.set_data(positions, list(accumulate(spent)))
+
+    # the words -----------------------------------------------------------------------------------------------------
 
     def sentence(self) -> str:
         done = [lane for lane in LOOKS if self.took[lane]]
@@ -107,9 +135,36 @@ class WithAndWithout:
         ]
         text = f"{len(self.took[done[-1]])} tokens; " + "; ".join(told) + "."
         if len(done) == 2:
-            ahead = [sum(s for _, s in self.predicted(lane)) for lane in LOOKS]
-            totals = [self.total(lane) for lane in LOOKS]
-            text += " " + verdict(
-                self.band, f"The cache makes it {totals[1] / totals[0]:.3g} times shorter; predicted {ahead[1] / ahead[0]:.3g} times."
-            )
+            text += " " + self._verdict()
         return text + (f" [{self.where}]" if self.where else "")
+
+    def _verdict(self) -> str:
+        """Where both lanes have come to now; in the end of a whole run, unless something else was running."""
+        if self.over and self.progress() < 1:
+            return "No verdict: the run was cut short; run it again."
+        if self.over and stretched(self.beside("without")):
+            slow = "a tenth of the passes without a cache took more than twice as long as those beside them"
+            return f"No verdict: {slow}, so another program was busy; run it again."
+        ahead, counts = ([value(lane) for lane in LOOKS] for value in (lambda lane: sum(s for _, s in self.predicted(lane)), self.tokens_passed))
+        said = f"you said {self.guess:g}" if self.guess else "no prediction"
+        says = (
+            f"The cache makes it {self.total('without') / self.total('with a cache'):.3g} times shorter ({said}); "
+            f"predicted {ahead[1] / ahead[0]:.3g} times, while {counts[1] / counts[0]:.3g} times as many tokens go through the model without it."
+        )
+        return verdict(self.band, says, [spent for _, spent in self.took["with a cache"][1:]])
+
+
+def compare(unit, prompt: str, n: int, guess: float | None = None, seconds: float = 30, **shown) -> Shown:
+    """Write n tokens after `prompt` with a cache, and the same ones without; `unit` is an open lesson. Returns what `watch` returns.
+
+    `seconds` is the budget, `shown` goes to `watch` (live, screen).
+    """
+    settings = {"max_new_tokens": n, "min_new_tokens": n}
+    lanes = {lane: unit.run(lane.split()[0], prompt, decoder=decoder, **settings) for lane, decoder in zip(LOOKS, ("autoregressive", "uncached"))}
+    start = unit.length(prompt)
+    first = Step((Row(0, "prefill", 0, start),))
+    plan = {
+        "with a cache": [first, *(Step((Row(0, "decode", start + i, 1),)) for i in range(n - 1))],
+        "without": [first, *(Step((Row(0, "decode", 0, start + 1 + i),)) for i in range(n - 1))],
+    }
+    return watch(WithAndWithout(plan, unit.price, unit.device, unit.where, guess), lanes, seconds=seconds, roof=unit.roof, **shown)
