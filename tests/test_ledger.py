@@ -1,5 +1,7 @@
 """A row of the ledger counts what is on the canvas at the end: not how often it was written, and in every branch."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -8,8 +10,9 @@ from tokenpace.config import ModelConfig
 from tokenpace.decode import refine
 from tokenpace.decode.beam import beam, parallel
 from tokenpace.measure.clock import Stamped, summary
-from tokenpace.measure.cost import Cost, Device
+from tokenpace.measure.cost import Cost, Device, step_cost
 from tokenpace.measure.ledger import entry
+from tokenpace.measure.roof import Band
 from tokenpace.model.transformer import Transformer
 from tokenpace.run import Request, Row, Step, canvas, run
 
@@ -66,3 +69,23 @@ def test_places_written_again_erased_and_dropped_with_their_branch():
     assert fold([prompt, row((4, 1, True))]).tokens == 1  # what a later pass decided is that pass's
     with pytest.raises(ValueError, match="kept no token"):
         fold([prompt, row((5, 1, True)), row((5, None, True))])
+
+
+def test_unlike_passes_claim_no_share_of_the_bandwidth():
+    """Without a cache each pass has one token more: at first reading decides, then arithmetic, and a mean of both says nothing of either."""
+    config = ModelConfig(vocab_size=29, d_model=16, n_layers=1, n_heads=2, n_kv_heads=1, d_head=8, d_ff=24)
+    price, band = partial(step_cost, config, number=2), Band(1e6, 1e6, True)
+
+    def row(name, widths, device):
+        steps = [Step((Row(0, "decode", 0 if name == "uncached" else i, w, ((i, 1, True),)),)) for i, w in enumerate(widths)]
+        return entry(name, [Stamped(step, 0.5) for step in steps], price, device, 0, band), [price(step) for step in steps]
+
+    mixed, reads = Device("d", bandwidth=1e6, flops=4e6), Device("d", bandwidth=1e6, flops=1e12)
+    found, costs = row("uncached", range(4, 24), mixed)
+    each = [max(c.bytes / 1e6, c.total_flops / 4e6) for c in costs]
+    assert max(each) > 2 * min(each) and found.mbu is None
+    assert found.why.startswith("no MBU: its passes are unlike (predicted ") and f"{1e3 * min(each):.3g} ms to {1e3 * max(each):.3g} ms" in found.why
+    assert found.predicted == pytest.approx(sum(each) / 20) and found.pass_bytes == pytest.approx(sum(c.bytes for c in costs) / 20)
+    for name, widths, device in (("autoregressive", [1] * 20, mixed), ("uncached", range(4, 24), reads), ("uncached", range(20, 24), mixed)):
+        alike, costs = row(name, widths, device)
+        assert not alike.why and alike.mbu[0] == pytest.approx(sum(c.bytes for c in costs) / (0.5 * len(costs)) / 1e6)

@@ -16,6 +16,8 @@ from .clock import Stamped
 from .cost import Cost, Device
 from .roof import OUTSIDE, Band
 
+LIKE = 2  # times: the most by which passes of one row may differ
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -70,25 +72,30 @@ def entry(
     A pass counts if some row of it is no prefill, and a place of the text if a pass that counts was the last to write it: once, however often it
     was written, in every branch there is at the end. A draft's passes cost time and bytes but are not passes of the target.
 
+    Where the passes of the target are unlike (the dearest predicted to take more than LIKE times the cheapest, as where all of a text is passed
+    again for each token), bytes and pace are means over this text and would be others for a longer one: the row says so, and claims no share of the
+    bandwidth, for that would be the mean of passes that wait for memory and of passes that do not.
+
     Raises ValueError if no token was kept: there is no pace then.
     """
-    passes, seconds, predicted, total = 0, 0.0, 0.0, Cost()
+    passes, seconds, total = 0, 0.0, Cost()
+    predicted: dict[str, list[float]] = {}  # by whom was asked
     weights, roof, texts = 0.0, replace(device, bandwidth=band.high) if band else device, {}
     for step, took in stamped:
         counts = any(row.phase != "prefill" and row.width for row in step.rows)
         _write(texts, step, counts)
         if counts:
             cost, passes = price(step), passes + (step.to == "target")
-            seconds, predicted, total = seconds + took, predicted + cost.seconds(roof), total + cost
+            seconds, total = seconds + took, total + cost
+            predicted.setdefault(step.to, []).append(cost.seconds(roof))
             weights = max(weights, cost.weight_bytes)
     tokens = sum(sum(text.values()) for branches in texts.values() for text in branches)
     if not tokens or not passes:
         raise ValueError(f"{name}: the run kept no token after its prompt, so it has no pace")
-    why = _refusal(weights, cache, band)
+    why = _refusal(weights, cache, band, predicted["target"])
     rates = None if why else (total.bytes / seconds / band.high, total.bytes / seconds / band.low)
-    return Entry(
-        name, passes, tokens, total.bytes / passes, total.total_flops / passes, predicted / tokens, seconds / tokens, rates, why, exact, where
-    )
+    ahead, mean = sum(map(sum, predicted.values())), (total.bytes / passes, total.total_flops / passes)
+    return Entry(name, passes, tokens, *mean, ahead / tokens, seconds / tokens, rates, why, exact, where)
 
 
 def _write(texts: dict[int, list[dict[int, bool]]], step: Step, counts: bool) -> None:
@@ -101,8 +108,11 @@ def _write(texts: dict[int, list[dict[int, bool]]], step: Step, counts: bool) ->
             text.update({position: counts and token is not None for position, token, kept in writes if kept})
 
 
-def _refusal(weights: float, cache: float, band: Band | None) -> str:
+def _refusal(weights: float, cache: float, band: Band | None, predicted: list[float]) -> str:
     """Why no share of the bandwidth is claimed; empty if it is."""
+    if max(predicted) > LIKE * min(predicted):
+        span = f"predicted {1e3 * min(predicted):.3g} ms to {1e3 * max(predicted):.3g} ms"
+        return f"no MBU: its passes are unlike ({span}), so its pace and bytes are means over this text and hold for no other length"
     if weights < OUTSIDE * cache:
         sizes = f"{weights / 1e6:.0f} MB of weights are less than {OUTSIDE} times the {cache / 1e6:.0f} MB of last-level cache"
         return f"no MBU: {sizes}, so they may not come from memory"
