@@ -87,7 +87,7 @@ class Race:
 
     @property
     def roomy(self) -> bool:
-        """Does the type leave room for three lines of the text? With one line, the figure and its caption fit a screen of 720 lines in any case."""
+        """Does the type leave room for three lines of the text? With one, figure and caption fit 720 lines up to 16 points."""
         return plots.points() < 14
 
     @property
