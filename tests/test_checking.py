@@ -47,7 +47,7 @@ def test_a_loop_that_never_ends_is_ended(loop):
 def test_a_loop_that_swallows_the_first_is_told_again():
     started = time.monotonic()
     assert attempt(lambda f: f(1), swallows, seconds=0.2).value == 1
-    assert time.monotonic() - started > 1  # two of them were needed
+    assert 1 < time.monotonic() - started < 20  # two of them were needed, and nobody else came to help
 
 
 def test_nothing_arrives_after_the_end():
