@@ -43,7 +43,7 @@ def product(written: Sequence[float], scored: Sequence[float], rescored: Sequenc
     rest, gap, move = len(moved) - at - 1, mean(gaps), mean(moved[at + 1 :])
     return judged(
         gap <= ROUNDING and not before and after > rest / 2 and move > MORE * gap,
-        f"log P = {sum(written):.2f} in {len(written)} passes and {sum(scored):.2f} scored at once, {gap:.2g} apart for each token; "
+        f"log P of {len(scored)} tokens is {sum(written):.2f} as they were written, {sum(scored):.2f} as they were scored, {gap:.2g} apart for each; "
         f"with one token swapped {before} of the {at} before it moved and {after} of the {rest} after it, by {move:.2g} on average.",
         written=sum(written),
         scored=sum(scored),
