@@ -410,6 +410,11 @@ MUTANTS = [
     Mutant("a cut line swallows the next", "answers.py", "if file.tell() and not _ends_well():", "if False:", "test_answers.py: cut_off"),
     Mutant("damaged answers are thrown away", "answers.py", "os.replace(path(), aside)", "path().unlink()", "test_answers.py: damaged"),
     Mutant("what was forgotten comes back", "answers.py", "if value is not None}", "}", "test_answers.py: forgotten"),
+    # claims
+    Mutant("a moved roof is judged", "claims/runs.py", 'verdict(shown.band, "", like)', '""', "test_judges.py: shows_nothing"),
+    Mutant("a recording is kept as this machine's", "claims/__init__.py", "if not recorded and", "if", "test_claims.py: recording_is_not"),
+    Mutant("another machine's verdict is ours", "claims/__init__.py", "and at in here]", "]", "test_claims.py: another_machine"),
+    Mutant("a wrong law is let through", "claims/unit02.py", "distance <= most and", "True and", "test_judges.py: another_law"),
 ]
 
 
@@ -419,8 +424,8 @@ def stale() -> list[str]:
 
 
 def copy(to: Path) -> Path:
-    for name in ("src", "tests"):
-        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "browser"))
+    for name in ("src", "tests", "course"):
+        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "browser", "results"))
     shutil.copy(ROOT / "pyproject.toml", to)
     return to
 
