@@ -62,7 +62,8 @@ for step, seconds in unit.run("watch", PROMPT, max_new_tokens=12):
 #
 # ## Build the loop
 #
-# More closely: a pass gives a number for every token there is, the token's **logit**. The larger it is, the likelier is that token as the next.
+# More closely: a pass gives a number for every token there is (all of them are the *vocabulary*), the token's **logit**. The larger it is, the
+# likelier is that token as the next.
 # (How logits become probabilities comes below.) With that you can write a text generator yourself, in a few lines: everything known so far goes in,
 # the place of the largest logit is the next token, and it is put to what is known.
 
@@ -444,7 +445,7 @@ unit.end()
 # - A text's probability is a product of conditionals, and no token can be chosen before the one to its left is known. A *given* text needs one pass,
 # a *new* one as many as it has tokens.
 # - Latency is nearly linear in output length, and its floor is the number of passes times what one has to read. Faster arithmetic doesn't remove it.
-# - The same weights are read again for each token.
+# - The same weights are read again for each token. Whether a pass waits for that is no matter of belief: take bandwidth away, and see whether it slows.
 # - Pace is the cost of a pass divided by the tokens kept from it.
 #
 # Next, unit 02 opens the pass itself, and unit 03 asks what would be computed again and again without a cache.
