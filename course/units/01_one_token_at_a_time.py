@@ -445,7 +445,7 @@ unit.end()
 # - A text's probability is a product of conditionals, and no token can be chosen before the one to its left is known. A *given* text needs one pass,
 # a *new* one as many as it has tokens.
 # - Latency is nearly linear in output length, and its floor is the number of passes times what one has to read. Faster arithmetic doesn't remove it.
-# - The same weights are read again for each token. Whether a pass waits for that is no matter of belief: take bandwidth away, and see whether it slows.
+# - The same weights are read again for each token. Whether a pass waits for them is no matter of belief: take bandwidth away, and see.
 # - Pace is the cost of a pass divided by the tokens kept from it.
 #
 # Next, unit 02 opens the pass itself, and unit 03 asks what would be computed again and again without a cache.
