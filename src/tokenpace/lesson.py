@@ -10,7 +10,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
@@ -19,10 +19,13 @@ from pathlib import Path
 
 from . import answers
 from .config import ModelConfig, nearest, preset
+from .measure import intervention, samples
 from .measure.clock import Stamped
 from .measure.cost import Cost, Device, step_cost
 from .measure.devices import device as sheet
+from .measure.intervention import Taken
 from .measure.ledger import Entry, Ledger
+from .measure.roof import Sample
 from .measure.trace import Trace, read, write
 
 MODES = ("full", "quick", "dry")
@@ -57,6 +60,8 @@ class Lesson:
     decode: Callable[[list[int]], str]
     recordings: dict[str, Trace] = field(default_factory=dict)
     runs: dict[str, list[Stamped]] = field(default_factory=dict)  # what was measured, for `record`
+    sampled: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)
+    theft: Taken | None = None
     model: str = "smollm2-135m"
     opened: float = field(default_factory=time.monotonic)
 
@@ -71,6 +76,13 @@ class Lesson:
         from .generate import prepare
 
         return self._keep(name, prepare(self.lm, prompt, **settings).timed())
+
+    def sample(self, name: str, lanes: Callable[[], Mapping[str, Iterable[Sample]]]) -> Mapping[str, Iterable[Sample]]:
+        """Lanes of Samples as they are measured. A dry lesson replays its recording and calls nothing."""
+        if self.mode == "dry":
+            return samples.read(RESULTS / f"{self.unit}_{name}.samples.jsonl").lanes
+        kept = self.sampled[name] = {}
+        return {lane: _through(points, kept.setdefault(lane, [])) for lane, points in lanes().items()}
 
     def length(self, prompt: str) -> int:
         """Tokens of a prompt; in a dry lesson, of the prompt that was recorded."""
@@ -87,9 +99,7 @@ class Lesson:
 
     def _keep(self, name: str, stamped: Iterable[Stamped]) -> Iterator[Stamped]:
         self.runs[name] = []
-        for one in stamped:
-            self.runs[name].append(one)
-            yield one
+        return _through(stamped, self.runs[name])
 
     def _recorded(self, name: str) -> Trace:
         if name not in self.recordings:
@@ -204,6 +214,13 @@ class Lesson:
         return f"Unit {self.unit}, {self.mode}: {does}; {estimate(self.unit)} to read and do. {self.where}. Roof: {rates}."
 
 
+def _through(points: Iterable, kept: list) -> Iterator:
+    """The points as they come, each kept."""
+    for point in points:
+        kept.append(point)
+        yield point
+
+
 def estimate(unit: str) -> str:
     """Minutes that a unit takes: its words, read with care, and what its exercises say of themselves."""
     from .exercises import exercises
@@ -240,7 +257,10 @@ def _dry(unit: str, model: str) -> Lesson:
     first = next(iter(traces.values()))
     pieces = {int(id): piece for trace in traces.values() for id, piece in trace.about["pieces"].items()}
     text = lambda ids: "".join(pieces[i] for i in ids)
-    return Lesson(unit, "dry", None, preset(model), first.about["number"], first.machine, Device(**first.about["device"]), text, traces)
+    taken = RESULTS / f"{unit}_theft.taken.jsonl"
+    theft = intervention.read(taken) if taken.exists() else None
+    device = Device(**first.about["device"])
+    return Lesson(unit, "dry", None, preset(model), first.about["number"], first.machine, device, text, traces, theft=theft)
 
 
 def record(lesson: Lesson, roof: dict[str, tuple[float, ...]], folder: Path = RESULTS, label: str = "") -> list[Path]:
@@ -257,4 +277,11 @@ def record(lesson: Lesson, roof: dict[str, tuple[float, ...]], folder: Path = RE
         path = folder / f"{lesson.unit}_{name}{'.' * bool(label)}{label}.jsonl"
         write(path, stamped, lesson.machine, roof, **about)
         written.append(path)
+    place = lambda name, kind: folder / f"{lesson.unit}_{name}{'.' * bool(label)}{label}.{kind}.jsonl"
+    for name, lanes in lesson.sampled.items():
+        written.append(place(name, "samples"))
+        samples.save(written[-1], samples.Samples(lesson.machine, lanes))
+    if lesson.theft:
+        written.append(place("theft", "taken"))
+        intervention.save(written[-1], lesson.theft)
     return written
