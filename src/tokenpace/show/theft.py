@@ -85,7 +85,7 @@ class Theft:
         lines["followed"] = plots.line(above, PREDICTED, "if it slowed as reading does", linewidth=1.2, zorder=1.9)
         roofs = {name: plots.line(below, LOOKS[name], LABELS[name]) for name in CONDITIONS}
         above.set(ylabel="seconds of a pass")
-        below.set(ylabel="memory read", xlabel="round", xlim=(0.5, self.rounds + 0.5))
+        below.set(ylabel="reading memory", xlabel="round", xlim=(0.5, self.rounds + 0.5))
         below.xaxis.get_major_locator().set_params(integer=True)
         plots.engineering(above.yaxis, "s")
         plots.engineering(below.yaxis, "B/s")
@@ -94,7 +94,8 @@ class Theft:
 
     def draw(self) -> None:
         free = {lane: median(p.seconds for p in self.under(lane, "free")) for lane in self.lanes if self.under(lane, "free")}
-        highest = max((p.seconds / free[lane] for lane in free for p in self.points[lane]), default=1)
+        took = {lane: [p.seconds for p in self.points[lane]] + [seconds for _, seconds in self.followed(lane)] for lane in free}
+        highest = max((one / free[lane] for lane in free for one in took[lane]), default=1)
         fastest = max((p.roof for points in self.points.values() for p in points), default=1)
         for lane, panel in self.panels.items():
             for condition in CONDITIONS:
@@ -202,7 +203,7 @@ def steal(unit, rounds: int | None = None, budget: float | None = None, **shown)
     `rounds` and `budget` [s] are by default what fits the lesson's mode; `shown` goes to `watch` (live, screen). A dry lesson replays `unit.theft`,
     which is otherwise set to what was measured, for the recording. Where there can be no thief, nothing is drawn and a sentence says why.
     """
-    budget = budget or unit.size(quick=20, full=60)
+    budget = budget or unit.size(quick=30, full=60)
     if unit.mode == "dry":
         return _replayed(unit, budget, **shown)
     victims = {"tiled": unit.lm, "eager": unit.plain} if unit.lm.card.get("kernels") == "tiled" else {"eager": unit.lm}
