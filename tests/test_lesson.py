@@ -71,7 +71,7 @@ def test_samples_are_kept_while_they_come_and_replayed_dry(measured, tmp_path, m
     monkeypatch.setattr(lesson, "RESULTS", tmp_path)
     points = [Sample(READ, 0.1), Sample(READ, 0.2)]
     assert list(measured.sample("probe", lambda: {"probe": iter(points)})["probe"]) == points
-    measured.runs = {}
+    measured.runs, measured.theft = {}, None
     (path,) = lesson.record(measured, {}, tmp_path)
     assert path.name == "01_probe.samples.jsonl"
     measured.mode = "dry"
