@@ -92,6 +92,12 @@ def test_a_roof_that_moved_judges_no_product():
     assert "largest matrix" in roofline(products=[gemv(10_000, 5e-3)], after=42e9)[1].sentence
 
 
+def test_a_probe_that_differs_from_the_roof_around_it_judges_no_product():
+    slow = [read(1 << 28, 20e9), *PROBED[1:]]
+    _, shown = roofline(slow, products=[gemv(10_000, 5e-3)], after=42e9)
+    assert "No verdict: the roof moved between 20 and 42 GB/s" in shown.sentence
+
+
 def test_it_draws_what_there_is_so_far():
     for n in range(len(PROBED) + 1):
         view, shown = roofline(PROBED[:n])

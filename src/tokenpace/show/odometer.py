@@ -79,7 +79,7 @@ class Odometer:
         self.ax["odometer"].set_title("Weights read so far")
         self.writing = self.ax["text"].text(0, 1, "", va="top", linespacing=1.4)
         self.reading = self.ax["odometer"].text(0, 0.97, "", va="top", fontsize=2.4 * plots.points(), weight="bold", color=MEASURED.color)
-        self.gloss = self.ax["odometer"].text(0, 0.66, "", va="top", linespacing=1.5)
+        self.gloss = self.ax["odometer"].text(0, 0.74, "", va="top", linespacing=1.5)
         figure.supxlabel(self.where, color=GREY, fontsize=plots.points() - 1)
 
     def draw(self) -> None:

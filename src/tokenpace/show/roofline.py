@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
 
-from ..measure.roof import Band, Roof, Sample, Task, fold
+from ..measure.roof import Band, Roof, Sample, Task, band, fold
 from . import plots
 from .live import Shown, verdict, watch
 from .plots import BLACK, BLUE, GREEN, GREY, MEASURED, ORANGE, PURPLE, VERMILION, Look
@@ -34,7 +34,7 @@ class Roofline:
     band: Band | None = None
     samples: list[Sample] = field(default_factory=list)
     products: dict[Task, list[float]] = field(default_factory=dict)
-    size = (11.0, 7.6)
+    size = (10.4, 6.0)
 
     # the fold ------------------------------------------------------------------------------------------------------
 
@@ -44,8 +44,8 @@ class Roofline:
         elif not sample.error:
             self.products.setdefault(sample.task, []).append(sample.seconds)
 
-    def judge(self, band: Band | None) -> None:
-        self.band = band
+    def judge(self, stood: Band | None) -> None:
+        self.band = stood
 
     def progress(self) -> float:
         return min((len(self.samples) + sum(map(len, self.products.values()))) / self.planned, 1.0)
@@ -139,7 +139,7 @@ class Roofline:
             filled = {} if "tiled" in means else {"markerfacecolor": "white"}
             ax.plot([t.size for t, _ in mine], [s for _, s in mine], look.marker, color=look.color, label=f"measured: {means}, {dtype}", **filled)
         if ax.lines:
-            ax.legend(loc="upper left", ncols=2)
+            ax.legend(loc="lower right", ncols=2)  # below the lines nothing can land
 
     # the words -----------------------------------------------------------------------------------------------------
 
@@ -151,8 +151,12 @@ class Roofline:
         told += [f"an operation takes {plots.seconds(known['launch'])} to launch"] if "launch" in known else []
         text = f"{self.machine['name']}: {', '.join(told)}." if told else "Nothing is probed yet."
         if landed and "bandwidth" in known:
-            text += f" {verdict(self.band, self._largest(landed, known['bandwidth']))}"
+            text += f" {verdict(self._stood(known['bandwidth']), self._largest(landed, known['bandwidth']))}"
         return text + (f" [{self.where}]" if self.where else "")
+
+    def _stood(self, bandwidth: float) -> Band | None:
+        """Where the roof stood before, meanwhile and after."""
+        return self.band and band([min(self.band.low, bandwidth)], [max(self.band.high, bandwidth)])
 
     @staticmethod
     def _largest(landed: list[tuple[Task, float]], bandwidth: float) -> str:
