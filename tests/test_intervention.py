@@ -207,6 +207,18 @@ def test_a_verdict_has_the_medians():
     assert (v.low, v.high) == pytest.approx((0.47 / 0.51, 0.59 / 0.57))  # the second and the eighth of nine
 
 
+def test_the_share_lies_in_its_interval():
+    for seed in range(200):
+        v = judged(simulated(0.6, noise=0.3, rounds=7, seed=seed))
+        assert v.roof <= 0 or v.low <= v.share <= v.high
+
+
+def test_a_round_whose_roof_did_not_fall_has_any_share():
+    odd = Round(-0.01, 0.76, 0.0)
+    assert judged([Round(0.8, 0.76, 0.0)] * 20 + [odd] * 2).word == BOUND
+    assert judged([Round(0.8, 0.76, 0.0)] * 12 + [odd] * 8).word == UNKNOWN
+
+
 # kept as a file ------------------------------------------------------------------------------------------------------
 
 TAKEN = Taken({"name": "a test"}, {"rounds": 2}, {"tiled": list(measure(Machine())), "eager": []}, {"before": (40e9, 41e9), "after": (42e9,)})

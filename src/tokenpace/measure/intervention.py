@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import comb, isfinite, nan
+from math import comb, inf, isfinite, nan
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -91,11 +91,6 @@ class Round(NamedTuple):
     memory: float
     compute: float
 
-    @property
-    def share(self) -> float:
-        """How much of the roof's slowdown the pass took over."""
-        return self.memory / self.roof if self.roof > 0 else nan
-
 
 def slowdowns(points: Iterable[Point]) -> list[Round]:
     """The rounds that are complete, each compared with itself.
@@ -148,12 +143,15 @@ def judged(rounds: Sequence[Round], steady: bool = True) -> Verdict:
     Refused: too few rounds to tell noise from effect; a roof that moved; and any verdict that is not the same at both ends of the intervals
     in which the medians lie.
     """
-    shares, controls = interval([r.share for r in rounds if r.roof > 0]), interval([r.compute for r in rounds])
-    if not rounds or not shares or not controls:
+    controls = interval([r.compute for r in rounds])
+    if not controls:
         return Verdict(UNKNOWN, f"{len(rounds)} complete round{'' if len(rounds) == 1 else 's'} cannot tell noise from effect", rounds=len(rounds))
     roof, memory, compute = (median(column) for column in zip(*rounds))
     word, why = bound(roof, memory, compute), ""
-    said = {bound(roof, share * roof, control) for share in shares for control in controls}
+    # a round in which the roof did not fall has any share; and the quotient of the medians may lie outside of the quotients' interval
+    low = min(interval([r.memory / r.roof if r.roof > 0 else -inf for r in rounds])[0], memory / roof if roof > 0 else inf)
+    high = max(interval([r.memory / r.roof if r.roof > 0 else inf for r in rounds])[1], memory / roof if roof > 0 else -inf)
+    said = {bound(roof, share * roof, control) for share in (low, high) for control in controls}
     if not steady:
         why = "the roof before and after differs by more than a fifth, so another program was busy"
     elif roof < STOLEN:
@@ -163,8 +161,8 @@ def judged(rounds: Sequence[Round], steady: bool = True) -> Verdict:
     elif UNKNOWN in said:
         why = f"what the thief of compute did to the pass lies anywhere between {controls[0]:+.0%} and {controls[1]:+.0%}"
     elif said != {word}:
-        why = f"the rounds differ too much, the share lies anywhere between {shares[0]:.2f} and {shares[1]:.2f}"
-    return Verdict(UNKNOWN if why else word, why, roof, memory, compute, *shares, len(rounds))
+        why = f"the rounds differ too much, the share lies anywhere between {low:.2f} and {high:.2f}"
+    return Verdict(UNKNOWN if why else word, why, roof, memory, compute, low, high, len(rounds))
 
 
 # kept as a file ----------------------------------------------------------------------------------------------------
