@@ -415,6 +415,17 @@ MUTANTS = [
     Mutant("a recording is kept as this machine's", "claims/__init__.py", "if not recorded and", "if", "test_claims.py: recording_is_not"),
     Mutant("another machine's verdict is ours", "claims/__init__.py", "and at in here]", "]", "test_claims.py: another_machine"),
     Mutant("a wrong law is let through", "claims/unit02.py", "distance <= most and", "True and", "test_judges.py: another_law"),
+    # unit 00
+    Mutant("a new answer overwrites the last", "show/odometer.py", "setdefault(row.request, {})", "setdefault(0, {})", "test_odometer.py: new_page"),
+    Mutant("lost samples are not missed", "measure/samples.py", 'if lines[-1]["end"] != len(lines) - 2:', "if False:", "test_samples.py: refused"),
+    Mutant(
+        "products are judged by a moved roof",
+        "show/roofline.py",
+        "verdict(self._stood(known['bandwidth']), ",
+        "verdict(None, ",
+        "test_roofline.py: judges_no",
+    ),
+    Mutant("any read is as large as the first", "measure/reading.py", "if size not in made:", "if not made:", "test_reading.py: as_many"),
 ]
 
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · The instrument
 #
-# *Core unit. About 50 minutes, most of it for the five exercises. You need nothing but this notebook; press* Shift+Enter *on one cell after another.*
+# *Core unit. About 55 minutes, most of it for the five exercises. You need nothing but this notebook; press* Shift+Enter *on one cell after another.*
 #
 # This course asks why a language model writes one token at a time, and what can be done about it. The answers are numbers, and the numbers are those
 # of *your* machine. So the machine comes first. **What can it do?**
@@ -95,8 +95,8 @@ shown = roofline.roofline(unit, guess and guess * 1e9)
 # **Right: the roofline.** Up is how many FLOP a second are done, to the right how many are done with each byte that was read: the **intensity**.
 # Whoever does few FLOP with each byte can't do more of them than the bytes allow: that is the slope. Whoever does many meets the flat top: that is
 # all the arithmetic there is. Every program lies under this roof, also those of tomorrow. The picture is that of Williams, Waterman and Patterson
-# 2009, *Roofline: An Insightful Visual Performance Model*. The dots are the products with one vector. They all stand at the same intensity, on the
-# far left.
+# 2009, *Roofline: An Insightful Visual Performance Model*. The dots are the products with one vector. They make two FLOP of each weight, and a weight
+# here has two bytes, so they all stand at the same intensity, left of the bend.
 #
 # **Below: the same products by size.** Each line is a time that can't be beaten: launching an operation, reading the matrix from memory, multiplying
 # it. The highest of the three lines counts. Small products lie on *launch* or above; middle ones may lie *under* the line of memory, for they come

@@ -117,9 +117,8 @@ class Roofline:
                     xs, [min(x * known["bandwidth"], known[dtype]) for x in xs], look.line, color=look.color, label=f"{dtype}: ridge at {ridge:.2g}"
                 )
         for task, took in self.landed():
-            ax.plot(
-                task.work / task.size, task.work / took, DTYPES[task.dtype].marker, color=DTYPES[task.dtype].color, markeredgecolor="black", alpha=0.7
-            )
+            look = DTYPES[task.dtype]
+            ax.plot(task.work / task.size, task.work / took, look.marker, color=look.color, **_filled(task.means))
         if ax.lines:
             ax.legend(loc="lower right")
 
@@ -135,9 +134,8 @@ class Roofline:
             per_byte = next(task.work / task.size for task, _ in landed if task.dtype == dtype)
             ax.plot(ends, [size * per_byte / known[dtype] for size in ends], "-.", color=GREY, linewidth=1.5, label=f"compute in {dtype}")
         for (dtype, means), mine in _grouped(landed).items():
-            look = DTYPES[dtype]
-            filled = {} if "tiled" in means else {"markerfacecolor": "white"}
-            ax.plot([t.size for t, _ in mine], [s for _, s in mine], look.marker, color=look.color, label=f"measured: {means}, {dtype}", **filled)
+            look, label = DTYPES[dtype], f"measured: {means}, {dtype}"
+            ax.plot([t.size for t, _ in mine], [s for _, s in mine], look.marker, color=look.color, label=label, **_filled(means))
         if ax.lines:
             ax.legend(loc="lower right", ncols=2)  # below the lines nothing can land
 
@@ -165,6 +163,11 @@ class Roofline:
         rates = [(task, task.size / took) for task, took in landed if task.size == size]
         told = " and ".join(f"by {task.means} {rate / 1e9:.0f} GB/s, {rate / bandwidth:.0%} of that" for task, rate in rates)
         return f"The largest matrix, {plots.bytes_(size)} of {landed[-1][0].dtype}, is read {told}."
+
+
+def _filled(means: str) -> dict:
+    """Products of the tiled kernel are solid, those of PyTorch's own hollow."""
+    return {} if "tiled" in means else {"markerfacecolor": "white"}
 
 
 def _grouped(landed: list[tuple[Task, float]]) -> dict[tuple[str, str], list]:
