@@ -142,6 +142,6 @@ def test_a_cell_that_fails_fails_the_notebook(tmp_path):
 
 
 def test_a_word_that_is_no_mode_is_refused():
-    code = "from tokenpace.show.lesson import start; start('01')"
+    code = "from tokenpace.lesson import start; start('01')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"COURSE_MODE": "fast"})
     assert "COURSE_MODE is 'fast'" in done.stderr
