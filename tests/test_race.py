@@ -169,3 +169,13 @@ def test_two_tallies_compare_by_the_token_and_only_when_both_have_one():
     slow, fast = Tally(passes=[1.0, 3.0], tokens=2), Tally(passes=[2.0], tokens=8)
     assert times(slow, fast) == 8.0 and times(fast, slow) == 1 / 8
     assert times(slow, Tally()) is None and times(Tally(), fast) is None and Tally(prefill=9.0).pace is None
+
+
+def test_a_frame_asks_for_no_pass_to_be_priced_again():
+    calls = []
+    plan = {"score": [SCORE], "write": WRITE}
+    view = Race(plan, lambda step: calls.append(step) or PRICE(step), HERE, lambda ids: "", where="a test")
+    watch(view, {})
+    before = len(calls)
+    view.draw()
+    assert len(calls) == before

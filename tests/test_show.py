@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,7 +76,9 @@ def test_it_is_one_output_a_png_with_its_sentence_and_a_caption_that_keeps_up(ou
     data, about = pictures[-1]
     assert data["text/plain"] == about["image/png"]["alt"] == shown.sentence == "There are 10."
     assert image.imread(io.BytesIO(base64.b64decode(data["image/png"]))).shape == (300, 400, 4)
-    assert captions == [{"text/html": f'<p role="status"><em>{picture["text/plain"]}</em></p>'} for picture, _ in pictures]
+    said = [data["text/html"].replace("&nbsp;", " ") for data in captions]
+    assert said == [f'<p role="status"><em>{picture["text/plain"]}</em></p>' for picture, _ in pictures]
+    assert all(re.search(r"\d (s|GB)\b", data["text/html"]) is None for data in captions), "a line may not break between a number and its unit"
 
 
 def test_not_more_than_five_frames_a_second_and_the_last_one_always(outputs):

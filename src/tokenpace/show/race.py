@@ -48,6 +48,7 @@ class Race:
         self.band: Band | None = None
         self.over = False
         self.n = len(self.plan["write"])
+        self.costs = {lane: [self.cost(step) for step in steps] for lane, steps in self.plan.items()}  # once: every frame asks for all of them
 
     # the fold ------------------------------------------------------------------------------------------------------
 
@@ -78,7 +79,7 @@ class Race:
 
     def priced(self, lane: str, device) -> list[float]:
         """Predicted seconds of each pass of a lane."""
-        return [self.cost(step).seconds(device) for step in self.plan[lane]]
+        return [cost.seconds(device) for cost in self.costs[lane]]
 
     def predicted_ratio(self, device) -> float:
         return sum(self.priced("write", device)) / sum(self.priced("score", device))
