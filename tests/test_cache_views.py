@@ -47,7 +47,7 @@ def test_each_token_and_all_of_them():
         assert [list(d) for d in view.lines[lane].get_data()] == [list(range(P, P + N + 1)), pytest.approx(took)]
         assert list(view.sums[lane].get_data()[1]) == pytest.approx(list(accumulate(took)))
     assert view.ttft("with a cache") == 0.5 and view.tpot("with a cache") == pytest.approx(0.1) and view.tpot("without") == pytest.approx(0.5)
-    assert f"The cache makes it {sum(without) / sum(with_):.3g} times shorter" in shown.sentence
+    assert f"Without a cache it takes {sum(without) / sum(with_):.3g} times as long" in shown.sentence
     assert "with a cache: first token 500 ms, then 100 ms each" in view.split.get_text()
 
 
@@ -91,7 +91,7 @@ def test_the_tokens_passed_are_a_line_and_a_parabola():
 def test_passes_that_something_slowed_judge_no_cache(slow, why):
     """Alike with a cache; without one only like those beside them: a cost that rises is no disturbance."""
     shown = compared(1e9, **slow)[1]
-    assert "No verdict" in shown.sentence and why in shown.sentence and "times shorter" not in shown.sentence
+    assert "No verdict" in shown.sentence and why in shown.sentence and "it takes" not in shown.sentence
 
 
 def test_a_comparison_cut_short_judges_no_cache():

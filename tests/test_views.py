@@ -9,7 +9,8 @@ from tokenpace.config import ModelConfig
 from tokenpace.measure.clock import Stamped
 from tokenpace.measure.cost import Device, step_cost
 from tokenpace.run import Row, Step
-from tokenpace.show.distribution import Anatomy, Draws, parts
+from tokenpace.show.anatomy import Anatomy, parts
+from tokenpace.show.distribution import Draws
 from tokenpace.show.live import watch
 
 CONFIG = ModelConfig(vocab_size=100, d_model=32, n_layers=3, n_heads=4, n_kv_heads=2, d_head=8, d_ff=64)

@@ -247,7 +247,7 @@ slab = exercise(
     "Slab",
     task="Decide where in memory each token's keys and values lie, and find them again.",
     difficulty=4,
-    minutes=18,
+    minutes=17,
     target="tokenpace.cache.slab:Slab",
     needs="import torch",
     hints=(

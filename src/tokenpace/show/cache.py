@@ -148,8 +148,8 @@ class WithAndWithout:
         ahead, counts = ([value(lane) for lane in LOOKS] for value in (lambda lane: sum(s for _, s in self.predicted(lane)), self.tokens_passed))
         said = f"you said {self.guess:g}" if self.guess else "no prediction"
         says = (
-            f"The cache makes it {self.total('without') / self.total('with a cache'):.3g} times shorter ({said}); "
-            f"predicted {ahead[1] / ahead[0]:.3g} times, while {counts[1] / counts[0]:.3g} times as many tokens go through the model without it."
+            f"Without a cache it takes {self.total('without') / self.total('with a cache'):.3g} times as long ({said}); "
+            f"predicted {ahead[1] / ahead[0]:.3g} times; {counts[1] / counts[0]:.3g} times as many tokens go through the model."
         )
         return verdict(self.band, says, [spent for _, spent in self.took["with a cache"][1:]])
 

@@ -26,3 +26,29 @@ def button(label: str, call: Callable, *arguments, **settings):
 
     press.on_click(pressed)
     return HBox([press, message])
+
+
+def sliders(call: Callable, *arguments, ranges: dict[str, tuple], **settings):
+    """A slider for each of `ranges`, name -> (lowest, highest, step, where it stands first); whole numbers make a slider of whole numbers.
+
+    When one is let go, `call(*arguments, **settings, name=…)` runs with all of them. While one is being moved nothing happens.
+    """
+    from ipywidgets import HTML, FloatSlider, IntSlider, VBox
+
+    kinds = {name: IntSlider if all(isinstance(number, int) for number in span) else FloatSlider for name, span in ranges.items()}
+    made = {
+        name: kinds[name](min=low, max=high, step=step, value=first, description=name, continuous_update=False)
+        for name, (low, high, step, first) in ranges.items()
+    }
+    message = HTML()
+
+    def moved(_):
+        try:
+            call(*arguments, **settings, **{name: slider.value for name, slider in made.items()})
+            message.value = ""
+        except Exception as error:  # the kernel prints no traceback where a learner would see it
+            message.value = f"{type(error).__name__}: {error}"
+
+    for slider in made.values():
+        slider.observe(moved, "value")
+    return VBox([*made.values(), message])

@@ -1,17 +1,140 @@
-"""Unit 02: what a sampler does to the next token's distribution, and the draws that converge on it; and the pass that made it, taken apart."""
+"""Unit 02: what a sampler does to the law of the next token, and the draws that converge on it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import pi, prod, sqrt
+from math import exp, log2, pi, sqrt
 
-from ..config import ModelConfig
-from ..measure.cost import Device, cost, part_of
+import torch
+
+from ..decode.protocol import Ask, Keep
+from ..decode.sampling import Sampler, probs
 from ..measure.roof import Band
 from . import plots
+from .live import Shown, watch
 from .plots import BLUE, GREY, MEASURED, ORANGE, PREDICTED
+
+MOST = 2048  # tokens that a law is asked about: as many as a recording can hold, and more than a sampler mostly leaves
+
+
+def likeliest(n: int = MOST) -> Callable[..., Iterator]:
+    """A decoder that draws nothing: after one pass over the prompt it tells the prompt's tokens, and the n likeliest to follow, none of them kept.
+
+    With logprobs=True the latter come with their log P.
+    """
+
+    def decoder(setting):
+        prompt, at = setting.prompt, len(setting.prompt)
+        out = yield Ask("decode", prompt, 0, sure=at)
+        top = out.logits[0].float().topk(min(n, out.logits.shape[1])).indices.tolist()
+        yield Keep(0, (*((i, token, False) for i, token in enumerate(prompt)), *((at, token, False) for token in top)))
+
+    return decoder
+
+
+@dataclass(frozen=True)
+class Law:
+    """What the model says about the token after a prompt: log P of the likeliest ones, as far as it was asked."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]  # likeliest first
+    logprobs: tuple[float, ...]
+    size: int  # of the vocabulary
+
+    @property
+    def raw(self) -> list[float]:
+        """[V] probabilities; 0 for those not asked about."""
+        return self._spread(exp(value) for value in self.logprobs)
+
+    def under(self, sampler: Sampler) -> list[float]:
+        """[V] probabilities under a sampler. It draws among the tokens that were asked about: as with top_k at most that many."""
+        return self._spread(probs(torch.tensor([self.logprobs]), [sampler])[0].tolist())
+
+    def _spread(self, values) -> list[float]:
+        found = dict(zip(self.tokens, values))
+        return [found.get(token, 0.0) for token in range(self.size)]
+
+
+def law(unit, prompt: str) -> Law:
+    """Ask the lesson's model about the token after `prompt`; a dry lesson replays."""
+    ((step, _),) = unit.run("law", prompt, decoder=likeliest(), logprobs=True)
+    (row,) = step.rows
+    told = [(token, value) for (_, token, _), value in zip(row.writes, row.logprobs) if value is not None]
+    return Law(tuple(token for position, token, _ in row.writes if position < row.width), *zip(*told), unit.config.vocab_size)
+
+
+def said(sampler: Sampler) -> str:
+    """A sampler's settings, in words.
+
+    >>> said(Sampler(temperature=0.7, top_p=0.9))
+    'temperature 0.7, top-p 0.9'
+    """
+    more = {"top-k": sampler.top_k, "top-p": sampler.top_p if sampler.top_p < 1 else 0, "min-p": sampler.min_p}
+    return ", ".join([f"temperature {sampler.temperature:g}", *(f"{name} {value:g}" for name, value in more.items() if value)])
+
+
+def bars(ax, raw: list[float], law: list[float], tokens: list[int], name: Callable[[int], str], setting: str) -> None:
+    """The model's probabilities of `tokens`, and the law's inside them."""
+    places = range(len(tokens))
+    ax.bar(places, [raw[t] for t in tokens], color="white", edgecolor=GREY, label="the model")
+    ax.bar(places, [law[t] for t in tokens], width=0.55, color=ORANGE, label=setting or "the sampler")
+    names = [plots.printable(repr(name(t))[1:-1]) for t in tokens]
+    ax.set_xticks(list(places), names, rotation=60, ha="right", rotation_mode="anchor")
+    ax.set(title="The next token", ylabel="probability")
+
+
+@dataclass
+class Shape:
+    """A view of a law before and after a sampler; it folds nothing."""
+
+    raw: list[float]
+    law: list[float]
+    name: Callable[[int], str]
+    setting: str = ""
+    shown: int = 24  # tokens
+    size = (10.4, 4.4)
+
+    def see(self, lane: str, point) -> None:
+        raise ValueError("Shape draws a law as it is; it has no lanes")
+
+    def judge(self, band: Band | None) -> None:
+        pass
+
+    def progress(self) -> float:
+        return 1.0
+
+    def axes(self, figure) -> None:
+        ax = figure.subplots()
+        bars(ax, self.raw, self.law, sorted(range(len(self.raw)), key=lambda t: -self.raw[t])[: self.shown], self.name, self.setting)
+        ax.legend(loc="upper right")
+
+    def draw(self) -> None:
+        pass
+
+    def sentence(self) -> str:
+        kept = [p for p in self.law if p > 0]
+        first, bits = max(range(len(self.law)), key=self.law.__getitem__), -sum(p * log2(p) for p in kept)
+        had = sum(raw for raw, p in zip(self.raw, self.law) if p > 0)
+        return (
+            f"{self.setting or 'The sampler'} leaves {len(kept):,} of {len(self.law):,} tokens, which had {had:.1%} "
+            f"of the model's probability. The likeliest, {self.name(first)!r}, has {self.law[first]:.3g} (before: {self.raw[first]:.3g}). "
+            f"The draw is as open as one among {2**bits:,.1f} equally likely tokens."
+        )
+
+
+def reshape(unit, told: Law, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, **shown) -> Shown:
+    """Draw a law under a sampler's settings; `shown` goes to `watch` (screen)."""
+    sampler = Sampler(temperature, top_k, top_p, min_p)
+    return watch(Shape(told.raw, told.under(sampler), lambda token: unit.decode([token]), said(sampler)), {}, **shown)
+
+
+def sample(unit, prompt: str, told: Law, sampler: Sampler, draws: int, seconds: float = 20, **shown) -> Shown:
+    """Draw the token after `prompt` so many times, each with a seed of its own, many rows in a pass; show the draws beside their law."""
+    view = Draws(told.raw, told.under(sampler), lambda token: unit.decode([token]), draws, said(sampler))
+    run = unit.run("draws", [prompt] * draws, sampler=sampler, max_new_tokens=1, seed=list(range(draws)))
+    return watch(view, {"draws": run}, seconds=seconds, **shown)
 
 
 @dataclass
@@ -67,13 +190,8 @@ class Draws:
 
     def axes(self, figure) -> None:
         left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-        places = range(len(self.tokens))
-        left.bar(places, [self.raw[t] for t in self.tokens], color="white", edgecolor=GREY, label="the model")
-        left.bar(places, [self.law[t] for t in self.tokens], width=0.55, color=ORANGE, label=self.setting or "the sampler")
+        bars(left, self.raw, self.law, self.tokens, self.name, self.setting)
         (self.drawn,) = left.plot([], [], MEASURED.marker, color=BLUE, markeredgecolor="black", label="drawn")
-        names = [plots.printable(repr(self.name(t))[1:-1]) for t in self.tokens]
-        left.set_xticks(list(places), names, rotation=60, ha="right", rotation_mode="anchor")
-        left.set(title="The next token", ylabel="probability")
         left.legend(loc="upper right")
         self.line = plots.line(right, MEASURED, "drawn", every=1)
         self.curve = plots.line(right, PREDICTED, "exact draws, on average", every=8)
@@ -82,12 +200,14 @@ class Draws:
         right.set(xlim=(1, max(self.planned, 10)), ylim=(1e-3, 1))
         right.grid(visible=True)
         right.legend(loc="lower left")
-        self.right = right
+        self.left, self.right = left, right
 
     def draw(self) -> None:
         if not self.n:
             return
-        self.drawn.set_data(range(len(self.tokens)), [self.counts[t] / self.n for t in self.tokens])
+        shares = [self.counts[t] / self.n for t in self.tokens]
+        self.drawn.set_data(range(len(self.tokens)), shares)
+        self.left.set_ylim(0, 1.1 * max(*shares, *(p[t] for p in (self.raw, self.law) for t in self.tokens)))
         self.line.set_data(*zip(*self.distances))
         self.line.set_markevery(max(len(self.distances) // 12, 1))
         first, last = self.distances[0][0], max(self.n, self.planned)
@@ -105,82 +225,4 @@ class Draws:
             f"{self.setting or 'The sampler'} leaves {kept:,} of {len(self.law):,} tokens. "
             f"After {self.n:,} draws the total variation to that law is {self.distance():.3f}; "
             f"exact draws would on average leave {self.expected(self.n):.3f}."
-        )
-
-
-def parts(config: ModelConfig, context: int, number: float = 2.0) -> dict[str, tuple[int, float, float]]:
-    """One decode pass by part of the model: (matrix products, bytes read, FLOP). "scores" are attention's own: queries · keys, weights · values.
-
-    >>> from tokenpace.config import preset
-    >>> taken = parts(preset("smollm2-135m"), context=100)
-    >>> taken["mlp"][0], round(sum(b for _, b, _ in taken.values()) / 1e6)
-    (60, 271)
-    """
-    price = cost(config, [(context, 1)], number)
-    products, read = Counter(), Counter()
-    for name, shape in config.tensors.items():
-        part = "head" if name == "embed.weight" and config.tied else part_of(name)
-        looked_up = name == "embed.weight" and not config.tied
-        products[part] += len(shape) == 2 and not looked_up
-        read[part] += number * (shape[1] if looked_up else prod(shape))
-    found = {part: (products[part], read[part], price.flops.get(part, 0.0)) for part in read}
-    return found | {"scores": (2 * config.n_layers, price.kv_read + price.kv_written, price.flops["scores"])}
-
-
-@dataclass
-class Anatomy:
-    """A view of one decode pass, taken apart; it folds nothing. Each part's time if only bytes counted, and if only FLOP did."""
-
-    config: ModelConfig
-    device: Device
-    context: int = 100
-    number: float = 2.0
-    size = (9.0, 4.4)
-
-    def see(self, lane: str, point) -> None:
-        raise ValueError("Anatomy computes a pass from the config; it has no lanes")
-
-    def judge(self, band: Band | None) -> None:
-        pass
-
-    def progress(self) -> float:
-        return 1.0
-
-    def axes(self, figure) -> None:
-        self.ax = figure.subplots()
-
-    def draw(self) -> None:
-        taken = parts(self.config, self.context, self.number)
-        names = sorted(taken, key=lambda part: -taken[part][1])
-        ys = range(len(names))
-        self.memory = self.ax.barh(
-            [y + 0.2 for y in ys], [taken[p][1] / self.device.bandwidth for p in names], 0.36, color=BLUE, label="reading its bytes"
-        )
-        self.compute = self.ax.barh(
-            [y - 0.2 for y in ys], [taken[p][2] / self.device.flops for p in names], 0.36, color=ORANGE, hatch="//", label="multiplying its numbers"
-        )
-        for y, part in zip(ys, names):
-            products, read, flops = taken[part]
-            x = max(read / self.device.bandwidth, flops / self.device.flops)
-            self.ax.text(
-                x,
-                y,
-                f"  {products} product{'' if products == 1 else 's'}, {plots.bytes_(read)}, {flops / 1e6:,.0f} MFLOP",
-                va="center",
-                fontsize=plots.points() - 1,
-            )
-        self.ax.set_yticks(list(ys), names)
-        self.ax.invert_yaxis()
-        self.ax.margins(x=0.6)
-        plots.engineering(self.ax.xaxis, "s")
-        self.ax.set(title="One pass for one token, by part", xlabel=f"seconds at the ceilings of {self.device.name}")
-        self.ax.legend(loc="lower right")
-
-    def sentence(self) -> str:
-        taken = parts(self.config, self.context, self.number)
-        read, flops = (sum(t[i] for t in taken.values()) for i in (1, 2))
-        largest = max(taken, key=lambda part: taken[part][1])
-        return (
-            f"One pass for one token reads {plots.bytes_(read)} ({plots.seconds(read / self.device.bandwidth)}) and does {flops / 1e6:,.0f} MFLOP "
-            f"({plots.seconds(flops / self.device.flops)}); {largest} is {taken[largest][1] / read:.0%} of the bytes."
         )

@@ -18,6 +18,8 @@ from .cache import stretched
 from .live import Shown, verdict, watch
 from .plots import ELSEWHERE, GREY, GUESS, MEASURED, PREDICTED, seconds
 
+BEYOND = 4  # times the widest pass measured: as far as the prediction is drawn
+
 
 def passes(widths: Sequence[int], repeats: int) -> Callable:
     """A decoder for `generate(…, decoder=passes(…))` that keeps nothing: a pass over the first w tokens of the prompt, for each w, so many times.
@@ -95,8 +97,11 @@ class Widths:
     def axes(self, figure) -> None:
         self.ax = ax = figure.subplots()
         plots.logarithmic(ax, "", "s")
-        low, high = min(self.widths), max(self.widths)
+        low, high = min(self.widths), BEYOND * max(self.widths)
         self.across = sorted({round(low * (high / low) ** (i / 64)) for i in range(65)})
+        ticks = [1 << i for i in range(high.bit_length())]
+        ax.set_xticks(ticks, map(str, ticks))
+        ax.minorticks_off()
         for device in self.elsewhere:
             look, label = ELSEWHERE, f"{device.name}, predicted"
             line = plots.line(ax, look, label, every=16, linewidth=1.2)
@@ -111,7 +116,7 @@ class Widths:
         (self.guessed,) = ax.plot([], [], GUESS.marker, color=GUESS.color, markersize=9, linestyle="none", label="your prediction")
         ax.set(title="One pass, by the number of tokens in it", xlabel="tokens in the pass", ylabel="time of a pass")
         ax.grid(visible=True)
-        ax.legend(loc="upper left")
+        ax.legend(loc="upper left", ncols=2)
         figure.supxlabel(self.where, color=GREY, fontsize=plots.points() - 1)
 
     def draw(self) -> None:
@@ -122,9 +127,9 @@ class Widths:
         if self.guess and 1 in found:
             self.guessed.set_data([self.asked], [self.guess * found[1]])
         devices = (self.device, *self.elsewhere)
-        ys = [max(self.ceilings(w, d).values()) for w in (min(self.widths), max(self.widths)) for d in devices] + list(found.values())
+        ys = [max(self.ceilings(w, d).values()) for w in (self.across[0], self.across[-1]) for d in devices] + list(found.values())
         ys += list(self.guessed.get_ydata())
-        self.ax.set(xlim=(min(self.widths) / 1.2, max(self.widths) * 1.2), ylim=(min(ys) / 1.6, max(ys) * 6))  # the legend's room
+        self.ax.set(xlim=(self.across[0] / 1.2, self.across[-1] * 1.2), ylim=(min(ys) / 1.6, max(ys) * 12))  # the legend's room
 
     # the words -----------------------------------------------------------------------------------------------------
 
