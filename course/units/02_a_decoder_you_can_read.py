@@ -162,10 +162,13 @@ unit.claim("weights", anatomy.parts(unit.config, 100, unit.number))
 
 # %% [markdown]
 # **For eight minutes, in class or alone.** Which part holds most of the weights, in a small model and in a large one? A layer's attention has about
-# $2 d^2 (1 + G/H)$ weights, where $d$ is the width of the stream and $G$ of $H$ heads have keys of their own; its feed-forward part has $3 d \cdot F$,
-# where $F$ is its inner width; embedding and head have $V \cdot d$, with $V$ tokens in the vocabulary. Work out the three shares for one of the shapes
+# $2 d^2 (1 + G/H)$ weights, where $d$ is the width of the stream and $G$ of $H$ heads have keys of their own; its feed-forward part has $3 d \cdot
+# F$,
+# where $F$ is its inner width; embedding and head have $V \cdot d$, with $V$ tokens in the vocabulary. Work out the three shares for one of the
+# shapes
 # below, then run the cell. Why does the head matter so much in small models?
-# <details><summary>A hint</summary>The vocabulary does not shrink with the model, and the number of layers multiplies only two of the three.</details>
+# <details><summary>A hint</summary>The vocabulary does not shrink with the model, and the number of layers multiplies only two of the
+# three.</details>
 
 # %%
 for name in ("smollm2-135m", "qwen2.5-0.5b", "llama-3.1-8b"):
@@ -230,7 +233,8 @@ unit.claim("law", drawn)
 # %% [markdown]
 # ## The model, through your parts
 #
-# All of it at once: norm, rotation, attention, gate, truncation and draw are now the ones of this notebook (or the reference's, where yours isn't done).
+# All of it at once: norm, rotation, attention, gate, truncation and draw are now the ones of this notebook (or the reference's, where yours isn't
+# done).
 # Behind the text stands how far the logits of a pass are from those that the library's own parts compute.
 
 # %%
@@ -276,7 +280,8 @@ for name, part in broken.items():
 #
 # ## The ledger
 #
-# Drawing doesn't change what a pass costs, so the new row should stand where the old one stands: the same bytes, one token kept from each pass. *Exact*
+# Drawing doesn't change what a pass costs, so the new row should stand where the old one stands: the same bytes, one token kept from each pass.
+# *Exact*
 # asks whether the distribution is that of plain decoding; the draws above have answered that.
 
 # %%
@@ -284,11 +289,11 @@ before = unit.roof()
 run = list(unit.run("write", PROMPT, sampler=sampler, seed=5, max_new_tokens=49, min_new_tokens=49))
 stood = band(before, unit.roof())
 exact = drawn.view.progress() == 1 and drawn.view.distance() < 2 * drawn.view.expected(drawn.view.n)
-ledger = unit.ledger(entry("autoregressive, sampled", run, unit.price, unit.device, unit.cache, stood, exact or None, unit.where))
-ledger
+row = entry("autoregressive, sampled", run, unit.price, unit.device, unit.cache, stood, exact or None, unit.where)
+unit.ledger(row)
 
 # %%
-plane = watch(ledgers.Plane(ledger), {})
+plane = watch(ledgers.Plane(unit.ledger(row)), {})
 
 # %%
 unit.end()
