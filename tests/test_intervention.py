@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from itertools import islice
 
 import pytest
 from scipy.stats import binom
@@ -13,6 +14,7 @@ from tokenpace.measure.intervention import (
     NOT,
     PARTLY,
     SETTLE,
+    TURNS,
     UNKNOWN,
     Point,
     Round,
@@ -105,9 +107,16 @@ def test_each_condition_of_a_round_is_measured_under_its_own_thief_and_every_sec
         *((2, c) for c in CONDITIONS),
     ]
     assert all((p.roof, p.seconds) == ((20e9, 0.03) if p.condition == "memory" else (40e9, 0.02)) for p in points)
-    under = [[what[1:] for what in machine.log[i : i + 3]] for i in range(0, len(machine.log), 3)]
-    assert [what[0] for what in machine.log] == ["sleep", "roof", "pass"] * 9
-    assert under == [[() if p.condition == "free" else (p.condition,)] * 3 for p in points]
+    each = 1 + 2 * TURNS
+    under = [machine.log[i : i + each] for i in range(0, len(machine.log), each)]
+    assert [[what[0] for what in one] for one in under] == [["sleep", *["roof", "pass"] * TURNS]] * 9
+    assert [{what[1:] for what in one} for one in under] == [{() if p.condition == "free" else (p.condition,)} for p in points]
+
+
+def test_a_point_has_the_medians_of_its_turns():
+    reads, passes = iter([10e9, 40e9, 20e9, 30e9]), iter([0.04, 0.01, 0.03, 0.02])
+    (point,) = islice(thefts(passes.__next__, reads.__next__, 1, {}, lambda _: None), 1)
+    assert point == (0, "free", 25e9, 0.025)
 
 
 def test_nobody_steals_while_a_point_is_looked_at_or_after_the_last():

@@ -98,7 +98,6 @@ def unit(monkeypatch):
     monkeypatch.setattr(theft, "cores", lambda: 2)
     monkeypatch.setattr(theft, "physical_cores", lambda: 2)
     monkeypatch.setitem(thief.BUFFERS, "memory", lambda: 32 << 20)
-    monkeypatch.setattr(theft, "READING", 0.002)
     monkeypatch.setattr("tokenpace.measure.probe.large", lambda device="cpu": 32 << 20)
     lm = load("shape:15m", device="cpu", dtype="float32")
     here = {"lm": lm, "plain": lm, "config": lm.config, "dtype": "float32", "machine": {"name": "a test"}}

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 CONDITIONS = ("free", "memory", "compute")
 SETTLE = 0.02  # seconds between letting a thief go and believing a clock
+TURNS = 4  # that reading and a pass take under one condition: by turns, so that what else disturbs a machine disturbs both alike
 STOLEN = 0.15  # the least that the roof must be slowed: what takes less proves nothing
 CONTROL = 0.1  # of the roof's slowdown: from here on the core that a thief takes explains too much
 FOLLOWS, IGNORES = 0.8, 0.5  # of the roof's slowdown: a pass that takes as much is bound by bandwidth, one that takes less is not
@@ -67,8 +68,9 @@ def thefts(
 ) -> Iterator[Point]:
     """Measure so many rounds, one Point at a time. When one is handed over nobody steals, so drawing it disturbs nothing.
 
-    `passes()` gives the seconds of a pass, `roof()` bytes per second; `thieves` are {"memory": …, "compute": …} that can `go()` and `wait()`.
-    Every second round goes backwards, so that a machine that becomes slower or faster all the time does so for all conditions alike.
+    `passes()` gives the seconds of a pass, `roof()` bytes per second, once each time; `thieves` are {"memory": …, "compute": …} that can `go()`
+    and `wait()`. A Point has medians of TURNS. Every second round goes backwards, so that a machine that becomes slower or faster all the time
+    does so for all conditions alike.
     """
     for number in range(rounds):
         for condition in CONDITIONS[:: -1 if number % 2 else 1]:
@@ -77,11 +79,11 @@ def thefts(
                 if thief:
                     thief.go()
                 sleep(SETTLE)
-                point = Point(number, condition, roof(), passes())
+                turns = [(roof(), passes()) for _ in range(TURNS)]
             finally:
                 if thief:
                     thief.wait()
-            yield point
+            yield Point(number, condition, *map(median, zip(*turns)))
 
 
 class Round(NamedTuple):

@@ -26,7 +26,7 @@ from .plots import GREEN, GREY, MEASURED, PREDICTED, RIVAL, Look, seconds
 NAMES = {"tiled": "tiled kernels", "eager": "PyTorch's own kernels"}
 LOOKS = {"free": MEASURED, "memory": RIVAL, "compute": Look(GREEN, "s", ":")}
 LABELS = {"free": "no thief", "memory": "a thief takes bandwidth", "compute": "a thief takes only a core"}
-PASSES, READING = 4, 0.1  # of which the median is taken; seconds of reading memory, under each condition of each round
+WARM = 4  # passes that are given away: they compile, and fill the caches
 
 
 @dataclass
@@ -157,28 +157,26 @@ def decode_seconds(lm) -> Iterator[float]:
 
 
 def reading() -> Callable[[], float]:
-    """Bytes per second from memory, as a median. Like `roof_now`, but its buffer is filled once, not every time."""
+    """Reads memory once: bytes per second. Like `roof_now`, but its buffer is filled once, not every time."""
     from ..measure.probe import loads
 
     read = loads()[0]
 
     def roof() -> float:
-        took: list[float] = []
-        while sum(took) < READING:
-            start = time.perf_counter()
-            read.run(1)
-            took.append(time.perf_counter() - start)
-        return read.task.work / median(took)
+        start = time.perf_counter()
+        read.run(1)
+        return read.task.work / (time.perf_counter() - start)
 
+    roof()
     return roof
 
 
 def lane(lm, roof: Callable[[], float], rounds: int, thieves: dict[str, Thief]) -> Iterator[Point]:
-    """The rounds of one victim. The first passes are given away: they compile, and fill the caches."""
+    """The rounds of one victim."""
     took = decode_seconds(lm)
     try:
-        list(islice(took, PASSES))
-        yield from thefts(lambda: median(islice(took, PASSES)), roof, rounds, thieves)
+        list(islice(took, WARM))
+        yield from thefts(partial(next, took), roof, rounds, thieves)
     finally:
         took.close()
 
@@ -212,7 +210,7 @@ def steal(unit, rounds: int | None = None, budget: float | None = None, **shown)
         with beside(unit.lm.device, "memory", "compute") as (thieves, how):
             view, roof = Theft(tuple(victims), rounds, f"{unit.machine['name']}, {how}, {where}"), reading()
             lanes = {name: lane(lm, roof, rounds, thieves) for name, lm in victims.items()}
-            found = watch(view, lanes, seconds=budget, roof=lambda: [roof() for _ in range(3)], **shown)
+            found = watch(view, lanes, seconds=budget, roof=lambda: [roof() for _ in range(9)], **shown)
     except NoThief as none:
         print(none)
         screen = shown.get("screen") or Screen(live=False)
