@@ -489,7 +489,7 @@ def _(p, u):
 
 
 @drawing.mistake(
-    "On the border of two pieces it is the left one, so count those that end strictly before the place. With <= a u that rounds to 1 runs off the end."
+    "On the border of two pieces it is the left one: count those that end strictly before. With <= a u that rounds to 1 runs off."
 )
 def _(p, u):
     mass = p.cumsum(-1)
