@@ -176,13 +176,13 @@ def test_the_bars_are_medians_of_the_parts():
     assert "No verdict" not in shown.sentence and view.band == Band(1e9, 1e9, True)
 
 
-def test_parts_that_hardly_read_are_named():
-    """Of this model only products and the head read more than a tenth of the seconds that are claimed for each part here."""
-    least = {name: max(read / 1e6, flops / 1e9) for name, (_, read, flops) in parts(CONFIG, 50).items()}
-    seconds = dict.fromkeys(PARTS, 0.1)
-    _, shown = anatomy([Pass(seconds, 0.8)] * 3)
-    idle = [name for name in PARTS if least.get(name, 0) < 0.01]
-    assert 0 < len(idle) < len(PARTS) and f"{', '.join(idle)} hardly read or multiply anything" in shown.sentence
+def test_parts_that_hardly_read_are_named_however_slow_the_others_are():
+    view, shown = anatomy([Pass(taken(500), 510.0)] * 3)
+    counted = parts(CONFIG, 50)
+    read, multiplied = (sum(c[i] for c in counted.values()) for i in (1, 2))
+    idle = [n for n in PARTS if n not in counted or (counted[n][1] < 0.02 * read and counted[n][2] < 0.02 * multiplied)]
+    assert view.idle() == idle == ["embed", "norm", "rest", "outside"]  # so small a model reads its keys and values, too
+    assert f"embed, norm, rest, outside have {counted['norm'][1] / read:.1%} of the bytes and take 4.00 s, 1%." in shown.sentence
 
 
 def test_a_disturbed_run_gives_no_verdict():

@@ -23,7 +23,7 @@ from .live import Shown, verdict, watch
 from .plots import GREY, MEASURED, ORANGE, bytes_, seconds
 
 ATTENTION = ("attention", "scores")
-LITTLE = 0.1  # of a part's time: where reading and multiplying need less than that, something else took it
+LITTLE = 0.02  # of a pass's bytes, and of its FLOP: a part with less has its time from something else
 
 
 def parts(config: ModelConfig, context: int, number: float = 2.0) -> dict[str, tuple[int, float, float]]:
@@ -102,6 +102,12 @@ class Anatomy:
         _, read, flops = self.counted.get(part, (0, 0.0, 0.0))
         return read / self.device.bandwidth, flops / self.device.flops
 
+    def idle(self) -> list[str]:
+        """The parts that hardly read or multiply anything."""
+        wholes = [sum(taken[i] for taken in self.counted.values()) for i in (1, 2)]
+        little = lambda counted: all(mine < LITTLE * whole for mine, whole in zip(counted[1:], wholes))
+        return [part for part in self.names if part not in self.counted or little(self.counted[part])]
+
     # the picture ---------------------------------------------------------------------------------------------------
 
     def axes(self, figure) -> None:
@@ -167,10 +173,10 @@ class Anatomy:
             f"Measured, {longest} takes {took[longest] / whole:.0%} of it and attention {self.share:.0%} "
             f"({f'you said {self.guess:g}' if self.guess is not None else 'no prediction'})."
         )
-        idle = [part for part in self.names if max(self.least(part)) < LITTLE * took[part]]
-        if idle:
-            spent = sum(took[part] for part in idle)
-            yield f"{', '.join(idle)} hardly read or multiply anything, and take {seconds(spent)}, {spent / whole:.0%}."
+        if idle := self.idle():
+            read, spent = sum(self.counted[part][1] for part in idle if part in self.counted), sum(took[part] for part in idle)
+            all_read = sum(taken[1] for taken in self.counted.values())
+            yield f"{', '.join(idle)} have {read / all_read:.1%} of the bytes and take {seconds(spent)}, {spent / whole:.0%}."
         alone = median(wholes)
         yield (
             f"Medians of {len(wholes)} passes of {seconds(alone)} ({seconds(min(wholes))} to {seconds(max(wholes))}); "

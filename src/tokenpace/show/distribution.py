@@ -93,6 +93,7 @@ class Shape:
     law: list[float]
     name: Callable[[int], str]
     setting: str = ""
+    where: str = ""  # the model, and the machine that asked it
     shown: int = 24  # tokens
     size = (10.4, 4.4)
 
@@ -109,6 +110,7 @@ class Shape:
         ax = figure.subplots()
         bars(ax, self.raw, self.law, sorted(range(len(self.raw)), key=lambda t: -self.raw[t])[: self.shown], self.name, self.setting)
         ax.legend(loc="upper right")
+        figure.supxlabel(self.where, color=GREY, fontsize=plots.points() - 1)
 
     def draw(self) -> None:
         pass
@@ -120,19 +122,19 @@ class Shape:
         return (
             f"{self.setting or 'The sampler'} leaves {len(kept):,} of {len(self.law):,} tokens, which had {had:.1%} "
             f"of the model's probability. The likeliest, {self.name(first)!r}, has {self.law[first]:.3g} (before: {self.raw[first]:.3g}). "
-            f"The draw is as open as one among {2**bits:,.1f} equally likely tokens."
+            f"The draw is as open as one among {2**bits:,.1f} equally likely tokens." + (f" [{self.where}]" if self.where else "")
         )
 
 
 def reshape(unit, told: Law, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, **shown) -> Shown:
     """Draw a law under a sampler's settings; `shown` goes to `watch` (screen)."""
     sampler = Sampler(temperature, top_k, top_p, min_p)
-    return watch(Shape(told.raw, told.under(sampler), lambda token: unit.decode([token]), said(sampler)), {}, **shown)
+    return watch(Shape(told.raw, told.under(sampler), lambda token: unit.decode([token]), said(sampler), unit.where), {}, **shown)
 
 
 def sample(unit, prompt: str, told: Law, sampler: Sampler, draws: int, seconds: float = 20, **shown) -> Shown:
     """Draw the token after `prompt` so many times, each with a seed of its own, many rows in a pass; show the draws beside their law."""
-    view = Draws(told.raw, told.under(sampler), lambda token: unit.decode([token]), draws, said(sampler))
+    view = Draws(told.raw, told.under(sampler), lambda token: unit.decode([token]), draws, said(sampler), unit.where)
     run = unit.run("draws", [prompt] * draws, sampler=sampler, max_new_tokens=1, seed=list(range(draws)))
     return watch(view, {"draws": run}, seconds=seconds, **shown)
 
@@ -149,6 +151,7 @@ class Draws:
     name: Callable[[int], str]
     planned: int
     setting: str = ""  # the sampler, in words
+    where: str = ""  # the model, and the machine that drew
     shown: int = 16  # tokens
     counts: Counter = field(default_factory=Counter)
     distances: list[tuple[int, float]] = field(default_factory=list)  # (draws, total variation)
@@ -224,5 +227,5 @@ class Draws:
         return (
             f"{self.setting or 'The sampler'} leaves {kept:,} of {len(self.law):,} tokens. "
             f"After {self.n:,} draws the total variation to that law is {self.distance():.3f}; "
-            f"exact draws would on average leave {self.expected(self.n):.3f}."
+            f"exact draws would on average leave {self.expected(self.n):.3f}." + (f" [{self.where}]" if self.where else "")
         )
