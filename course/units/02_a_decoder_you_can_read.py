@@ -12,6 +12,8 @@
 # token, becomes one token.
 
 # %%
+from dataclasses import replace
+
 import torch
 
 import tokenpace as tp
@@ -145,6 +147,9 @@ share = unit.predict("attention", None)  # per cent: a number in place of None
 #
 # Now every part of the plain model gets a stopwatch. The blue bars are measured. The orange ones are what the part would take if it did nothing but
 # read its bytes at the roof; the hatched ones, nothing but multiply.
+#
+# *attention* are the products of that part, *scores* what stands between them: rotation, cache, softmax, mixture. *rest* is what the model does
+# between its parts, as finding out which token may see which, and *outside* what stands around the model: the sampler, and the driver.
 
 # %%
 shown = anatomy.dissect(unit, PROMPT, share, passes=unit.size(quick=16, full=48))
@@ -188,6 +193,8 @@ for name in ("smollm2-135m", "qwen2.5-0.5b", "llama-3.1-8b"):
 # - **top-k** keeps the k likeliest tokens, whatever their probability;
 # - **top-p** keeps the fewest likeliest that together reach the share p (Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*);
 # - **min-p** keeps those that have at least that share of the likeliest one's probability.
+
+# The figures look at no more tokens than a recording can hold; the sentence says how many these are, and what share of the probability they have.
 
 # %%
 told = distribution.law(unit, PROMPT)
@@ -234,20 +241,20 @@ unit.claim("law", drawn)
 # ## The model, through your parts
 #
 # All of it at once: norm, rotation, attention, gate, truncation and draw are now the ones of this notebook (or the reference's, where yours isn't
-# done).
-# Behind the text stands how far the logits of a pass are from those that the library's own parts compute.
+# done). The model writes twice: greedily, which is compared with what it writes through the library's own parts, and drawn.
 
 # %%
 ids_of = {"rms_norm": "02.1", "rope": "02.2", "attend": "02.3", "swiglu": "02.4", "draw": "02.5", "truncated": "02.6"}
 parts = {name: tp.learner_or_reference(id) for name, id in ids_of.items()}
-how = {"sampler": sampler, "seed": 5, "max_new_tokens": 24}
-library = model(ids)[0, -1].float()
+start, how = unit.encode(PROMPT), {"max_new_tokens": 24, "logprobs": True}
+library = tp.generate(unit.plain, start, **how)
 with tp.using(**parts) as used:
-    out, logits = tp.generate(unit.plain, unit.encode(PROMPT), **how), model(ids)[0, -1].float()
-print(PROMPT + out.text if unit.lm else f"tokens {out.tokens}, of a model that was never trained: a dry lesson has no other")
-print(used)
-off = float((logits - library).abs().max())
-print(f"logits from {library.min():.1f} to {library.max():.1f}; these parts' differ from the library's by {off:.2g} at most")
+    wrote, drew = (tp.generate(unit.plain, start, sampler=law, seed=5, **how) for law in (tp.Sampler(), sampler))
+for text in (wrote, drew):
+    print(PROMPT + text.text if unit.lm else f"tokens {text.tokens}, of a model that was never trained: a dry lesson has no other")
+same = next((i for i, (a, b) in enumerate(zip(wrote.tokens, library.tokens)) if a != b), len(wrote.tokens))
+off = max((abs(a - b) for a, b in zip(wrote.logprobs[:same], library.logprobs)), default=0.0)
+print(f"the first {same} of {len(wrote.tokens)} are the library's own, log P of each up to {off:.2g}\n{used}")
 
 # %% [markdown]
 # The difference is rounding: numbers with few digits, added up in another order. Where two tokens are nearly equally likely it can decide between
@@ -256,27 +263,37 @@ print(f"logits from {library.min():.1f} to {library.max():.1f}; these parts' dif
 # ## Break it
 #
 # What is each part good for? Take one away at a time, and read what the model writes. **Which of them can it do without?** Guess before you run the
-# cell.
+# cell. (*Without scores* every token takes the same share from all tokens that it sees.)
 
 # %%
+bench = replace(unit, lm=unit.plain)  # the same lesson, on the model whose parts can be replaced
 broken = {
-    "as it is": {},
-    "no norm": {"rms_norm": lambda x, weight, eps: x * weight},
-    "no positions": {"rope": lambda x, cos, sin: x},
-    "attention that looks at all tokens alike": {"attend": lambda q, k, v, bias: attention.attend_plainly(0 * q, k, v, bias)},
-    "a gate that is always open": {"swiglu": lambda gate_up: gate_up.chunk(2, -1)[1]},
+    "whole": {},
+    "without_norm": {"rms_norm": lambda x, weight, eps: x * weight},
+    "without_positions": {"rope": lambda x, cos, sin: x},
+    "without_scores": {"attend": lambda q, k, v, bias: attention.attend_plainly(0 * q, k, v, bias)},
+    "without_gate": {"swiglu": lambda gate_up: gate_up.chunk(2, -1)[1]},
 }
 for name, part in broken.items():
     with tp.using(**part):
-        (out,) = tp.generate(unit.plain, [unit.encode("The capital of France is Paris. The capital of Italy is")], max_new_tokens=10)
-    print(f"{name:41} {out.error or (repr(out.text) if unit.lm else out.tokens)}")
+        run = bench.run(name, "The capital of France is Paris. The capital of Italy is", max_new_tokens=10)
+        print(f"{name:17} {unit.decode(tp.canvas(step for step, _ in run))!r}")
 
 # %% [markdown]
 # A model is trained with all its parts, so none can be taken out without harm; but the ways in which it fails differ. Which words, if any, still
-# fit the question? Where do words come, but not in an order? And where not even words?
+# fit the question? Where do words come, but not in an order? And where not even words? (Where there is nothing at all, the numbers grew from layer
+# to layer until they were infinite, and the library stopped.)
 #
-# Samplers break more quietly. Slide the temperature up to its end and see how much probability goes to tokens that were never meant; slide top-p down
-# to its end, and only one token is left: that is greedy, whatever the temperature.
+# Samplers break more quietly. Here is what the model writes at a temperature of 0, which is greedy; at 2; and at 2 again, but cut to a nucleus.
+
+# %%
+for name, how in {"cold": {"temperature": 0.0}, "hot": {"temperature": 2.0}, "hot_cut": {"temperature": 2.0, "top_p": 0.3}}.items():
+    run = unit.run(name, PROMPT, sampler=tp.Sampler(**how), seed=5, max_new_tokens=20)
+    print(f"{name:9} {unit.decode(tp.canvas(step for step, _ in run))!r}")
+
+# %% [markdown]
+# At 2 no single token that fits nowhere is likely; but there are tens of thousands of them, each with a little, and one or another is drawn again and
+# again. And a nucleus can be too small: slide top-p down to its end, and only one token is left. That is greedy, whatever the temperature.
 #
 # ## The ledger
 #
