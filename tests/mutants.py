@@ -426,6 +426,17 @@ MUTANTS = [
         "test_roofline.py: judges_no",
     ),
     Mutant("any read is as large as the first", "measure/reading.py", "if size not in made:", "if not made:", "test_reading.py: as_many"),
+    # unit 02
+    Mutant(
+        "parts count what is inside them", "measure/parts.py", "taken[name] += took - inside", "taken[name] += took", "test_anatomy.py: own_modules"
+    ),
+    Mutant("watches stay on", "measure/parts.py", "            hook.remove()", "            pass", "test_anatomy.py: only_while"),
+    Mutant("the longest time of a part", "show/anatomy.py", "{part: median(", "{part: max(", "test_anatomy.py: medians"),
+    Mutant("norms are not idle", "show/anatomy.py", " or little(self.counted[part])]", "]", "test_anatomy.py: hardly"),
+    Mutant("a law forgets its temperature", "show/distribution.py", "[sampler])[0]", "[Sampler(1.0)])[0]", "test_anatomy.py: by_hand"),
+    Mutant(
+        "sliders call while they move", "show/controls.py", "description=name, continuous_update=False", "description=name", "test_anatomy.py: let_go"
+    ),
 ]
 
 
