@@ -268,7 +268,7 @@ beside = []
 for step, seconds in theft.slower(unit, PROMPT):
     beside.append(seconds)
     print(unit.decode([token for _, token, _ in step.rows[0].writes]), end="", flush=True)
-half = len(beside) // 2 + 1
+half = len(beside) // 2
 free, robbed = median(beside[1:half]), median(beside[half:])
 print(f"\n\nalone {1e3 * free:.1f} ms a token, beside the thief {1e3 * robbed:.1f} ms: {robbed / free:.2f} times as long")
 print(f"you said {slower:g}" if slower else "no prediction")
