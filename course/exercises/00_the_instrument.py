@@ -63,6 +63,11 @@ def _(weights, bits):
     return weights * bits / 8 / 1e6
 
 
+@size.mistake("`10e9` is ten billion. A GB is a billion bytes, `1e9`.")
+def _(weights, bits):
+    return weights * bits / 8 / 10e9
+
+
 @size.mistake("Those are bytes. How many of them make a GB?")
 def _(weights, bits):
     return weights * bits / 8
@@ -147,7 +152,7 @@ class Machine:
 def probed(bandwidth, machine):
     rate = bandwidth(machine.read, machine.now, machine.cache)
     large = bool(machine.sizes) and min(machine.sizes) >= 4 * machine.cache
-    return {"the buffer": "four times the cache or more" if large else "less than four times the cache", "GB/s": rate}
+    return {"the smallest buffer that you read": "four times the cache or more" if large else "less than four times the cache", "GB/s": rate}
 
 
 @probe.trial("a laptop with 40 GB/s and a cache of 32 MB")
@@ -187,6 +192,16 @@ def _(read, now, cache):
 @probe.mistake("You took the mean, and the first read is in it, the slowest of all.")
 def _(read, now, cache):
     return 8 * cache / mean(_times(read, now, 8 * cache, 7)) / 1e9
+
+
+@probe.mistake("You timed eight reads in one go, or took their mean. The first is in it, and it is the slowest. Time the seven after it, one by one.")
+def _(read, now, cache):
+    return 8 * cache / mean(_times(read, now, 8 * cache, 8)) / 1e9
+
+
+@probe.mistake("You divided the bytes of the cache by the time of a read. What was read is the buffer, and that is larger.")
+def _(read, now, cache):
+    return cache / median(_times(read, now, 4 * cache, 8)[1:]) / 1e9
 
 
 @probe.mistake("You took the mean of the speeds: the one read during which the clock was set lifts it. Take the speed in the middle.")

@@ -43,11 +43,11 @@ def generate(next_logits, prompt, n):
 
 
 def likes(tokens):
-    """A made-up model of 11 tokens. Which one it likes best hangs on all tokens and on their order; its logits are 0 and less."""
+    """A made-up model of 11 tokens. Which one it likes best hangs on all tokens and on their order; its logits are 3 and less."""
     if not isinstance(tokens, list):
         raise TypeError(f"next_logits takes a list of token ids, and was given {type(tokens).__name__}")
     best = (sum(i * token for i, token in enumerate(tokens, 1)) + len(tokens)) % 11
-    return -(torch.arange(11) - best).abs().float()
+    return 3 - (torch.arange(11) - best).abs().float()
 
 
 def counted(generate, prompt, n):
@@ -100,6 +100,14 @@ def _(next_logits, prompt, n):
     tokens = list(prompt)
     for _ in range(n):
         tokens.append(int(next_logits(tokens).max()))
+    return tokens[len(prompt) :]
+
+
+@loop.mistake("`next_logits(tokens)` is one row, the last token's already. With `[-1]` you took from it the logit of one token of the vocabulary.")
+def _(next_logits, prompt, n):
+    tokens = list(prompt)
+    for _ in range(n):
+        tokens.append(int(next_logits(tokens)[-1].argmax()))
     return tokens[len(prompt) :]
 
 
@@ -178,6 +186,18 @@ def _(logits, text, prompt):
 @product.mistake("You summed the logits themselves. They are no log-probabilities before each row is normalised.")
 def _(logits, text, prompt):
     return float(sum(logits[i - 1, text[i]] for i in range(prompt, len(text))))
+
+
+@product.mistake(
+    "`rows[places, tokens]` with a slice takes all those tokens' columns of every row. Take from each row one: that of the token after it."
+)
+def _(logits, text, prompt):
+    return float(logits.log_softmax(-1)[prompt - 1 : -1, text[prompt:]].sum())
+
+
+@product.mistake("You summed the largest log-probability of each row. Wanted is that of the token that stands in the text, likely or not.")
+def _(logits, text, prompt):
+    return float(logits.log_softmax(-1)[prompt - 1 : -1].amax(-1).sum())
 
 
 @product.mistake("You normalised over the places of the text. Probabilities add up to 1 over the vocabulary, in each row.")
@@ -343,11 +363,11 @@ class Said:
 
 def talk(autoregressive, prompt, passes):
     """Answer a decoder a few times, as a driver does; tell what each pass was fed, with which law, and what was kept and written."""
-    conversation, cached, heard = autoregressive(prompt, Sampler(temperature=0.5), 7), [], []
+    conversation, cached, heard = autoregressive(prompt, Sampler(temperature=0.5), 7), [], {}
     for number in range(1, passes + 1):
         ask = next(conversation, None)
         if ask is None:
-            heard.append(f"the conversation ended before pass {number}")
+            heard[f"pass {number}"] = "the conversation ended before it"
             break
         if not isinstance(ask, Ask):
             raise TypeError(f"the conversation goes Ask, Keep, Ask, Keep, …; where an Ask was due it yielded {ask!r}")
@@ -362,9 +382,8 @@ def talk(autoregressive, prompt, passes):
         stay = keep.stay if isinstance(keep.stay, int) else len(keep.stay)
         cached = known[: ask.at + stay]
         law = {"temperature": ask.sampler.temperature, "seed": ask.seed}
-        heard.append(
-            {"phase": ask.phase, "fed": list(ask.tokens), "at": ask.at, **law, "kept": stay, "wrote": [tuple(write) for write in keep.writes]}
-        )
+        wrote = [tuple(write) for write in keep.writes]
+        heard[f"pass {number}"] = {"phase": ask.phase, "fed": list(ask.tokens), "at": ask.at, **law, "kept": stay, "wrote": wrote}
     return heard
 
 
@@ -534,6 +553,8 @@ def clocked(timed, machine, each, queues, reading=0.0, drawing=0.0):
     """What a reader gets that takes `reading` seconds over every step, and leaves `drawing` seconds of work in the queue."""
     got = []
     for stamped in timed(machine.passes(each, queues), machine.sync, machine.now):
+        if not isinstance(stamped, tuple) or len(stamped) != 2:
+            raise TypeError(f"yield Stamped(step, seconds), once for each step and nothing else; this yielded {stamped!r}")
         step, seconds = stamped
         got.append((type(stamped).__name__, step, round(seconds, 6)))
         machine.seconds, machine.queued = machine.seconds + reading, machine.queued + drawing
