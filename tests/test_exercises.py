@@ -1,5 +1,6 @@
 """Exercises: every reference is accepted, every wrong answer gets its own message, and what a learner wrote runs in the real model."""
 
+import contextlib
 import inspect
 import json
 import linecache
@@ -169,6 +170,107 @@ def test_check_says_what_is_wrong_and_raises_nothing(own, cell, says, capsys):
     notebook(cell + "\ntp.check('99.1')")
     out = capsys.readouterr().out
     assert says in out and len(out) < 900, out
+
+
+ODD = [  # whatever a learner's name stands for: one message, no exception
+    ("rms_norm = len", "takes exactly one argument"),
+    ("import torch\nrms_norm = torch.rsqrt", "raises TypeError"),
+    ("import torch\nrms_norm = torch.nn.functional.layer_norm", "[x]"),
+    ("import torch\nrms_norm = torch.ones(3, 3)", "is tensor([[1., 1., 1.], [1., 1., 1.], [1., 1., 1.]]), but should be a function"),
+    ("rms_norm = 10 ** 5000", "is a number, but should be a function"),
+    ("class Odd:\n    def __repr__(self): raise RuntimeError\nrms_norm = Odd()", "is something of type Odd, but should be a function"),
+    ("class rms_norm:\n    pass", "it is a class, but should be a function: it raises TypeError"),
+    ("async def rms_norm(x, weight, eps):\n    return x", "a coroutine (`async def` makes one"),
+    ("def rms_norm(x, weight, eps):\n    yield x", "a generator (a function with `yield`"),
+    ("def rms_norm(x, weight, eps):\n    raise ValueError('half a character: \\ud800')", "half a character: ?"),
+    ("import sys\ndef rms_norm(x, weight, eps):\n    sys.exit()", "raises SystemExit"),
+    ("def rms_norm(x, weight, eps):\n    return rms_norm(x, weight, eps)", "raises RecursionError"),
+    ("def rms_norm(x, weight, eps):\n    global said\n    said = 1\n    return [x] * 10 ** 6", "a list, but a tensor"),
+]
+
+
+@pytest.mark.parametrize(("cell", "says"), ODD)
+def test_whatever_the_name_stands_for_there_is_one_message(own, cell, says, capsys):
+    notebook(cell + "\ntp.check('99.1')\npart = tp.learner_or_reference('99.1')")
+    out = capsys.readouterr().out
+    assert says in out and len(out) < 900, out
+    out.encode()
+
+
+STYLES = {  # right answers that are no plain `def`
+    "lambda": "rms_norm = lambda x, weight, eps: right(x, weight, eps)",
+    "partial": "import functools\ndef with_more(more, x, weight, eps):\n    return right(x, weight, eps)\nrms_norm = functools.partial(with_more, 1)",
+    "decorated": "import torch\n@torch.no_grad()\ndef rms_norm(x, weight, eps):\n    return right(x, weight, eps)",
+    "its own decorator": "import functools\ndef fixed(f):\n    @functools.wraps(f)\n    def inner(x, weight, eps):\n"
+    "        return right(x, weight, eps)\n    return inner\n@fixed\ndef rms_norm(x, weight, eps):\n    return 0",
+    "star": "def rms_norm(*arguments):\n    return right(*arguments)",
+    "keywords": "def rms_norm(x, w=None, e=0.0, *, more=1, **rest):\n    return right(x, w, e)",
+    "an object": "class Norm:\n    def __call__(self, x, weight, eps):\n        return right(x, weight, eps)\nrms_norm = Norm()",
+    "a constant": "E: int = 1\nif E:\n    TIMES = E\nTIMES *= 1\ndef rms_norm(x, weight, eps):\n    return right(x, weight, eps) * TIMES",
+    "an attribute": "def rms_norm(x, weight, eps):\n    return right(x, weight, eps) * rms_norm.times\nrms_norm.times = 1",
+    "a dataclass": "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Norm:\n    times: int = 1\n"
+    "    def __call__(self, x, weight, eps):\n        return right(x, weight, eps) * self.times\nrms_norm = Norm()",
+}
+
+
+@pytest.mark.parametrize("cell", STYLES.values(), ids=STYLES)
+def test_a_right_answer_in_any_style_is_right_and_kept(own, cell, capsys):
+    right = RIGHT.replace("rms_norm", "right") + "\n"
+    cell = ("" if "__future__" in cell else right) + cell + ("\n" + right if "__future__" in cell else "")
+    notebook(cell + "\nraise_if_run = None\nif tp.check('99.1'): 1 / 0\nprint('noise')")
+    assert "[ok]" in capsys.readouterr().out
+    kept = answers.read()["exercises"]["99.1"]["source"]
+    assert "noise" not in kept and "raise_if_run" not in kept and "tp.check" not in kept
+    assert notebook("part = tp.learner_or_reference('99.1')").part is not own.answer
+    assert capsys.readouterr().out == "99.1 rms_norm: yours, as it was when it was last right\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time\ntime.sleep(1000)\n",
+        "while True:\n    try:\n        len('')\n    except: pass\n",
+        "print('x' * 10 ** 7)\n",
+        "raise SystemExit\n",
+        "1 / 0\n",
+        "not Python",
+        "import torch\ntorch.set_default_dtype(torch.float64)\n",
+        "other = 1\n",
+        "",
+        "rms_norm = None\n",
+    ],
+)
+def test_what_was_kept_may_do_anything_when_it_is_made_anew(own, text, monkeypatch, capsys):
+    monkeypatch.setattr(exercises.attempt, "__defaults__", (0.3,))
+    answers.keep("exercises", "99.1", {"done": True, "state": "done", "source": text})
+    part = notebook("part = tp.learner_or_reference('99.1')").part
+    assert part is own.answer and torch.get_default_dtype() is torch.float32
+    assert capsys.readouterr().out == "99.1 rms_norm: the reference, for what you wrote in its unit does not run here by itself\n"
+
+
+def test_an_error_in_every_trial_is_told_and_not_taken_for_a_mistake_that_fails_too(own, capsys):
+    @own.mistake("You forgot what eps is for.")
+    def _(x, weight, eps):
+        raise TypeError
+
+    notebook("def rms_norm(x, weight):\n    return x\ntp.check('99.1')")
+    assert "takes 2 positional arguments" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("value", "strict"), [("1", True), ("true", True), ("yes", True), ("0", False), ("", False)])
+def test_what_counts_as_strict(own, monkeypatch, value, strict):
+    monkeypatch.setenv("COURSE_STRICT", value)
+    with pytest.raises(NotYet) if strict else contextlib.nullcontext():
+        notebook("tp.check('99.1')")
+
+
+@pytest.mark.parametrize("unit", ["0", "1", "*", "[0-9]", "77", "013", "../00", "00_", " "])
+def test_a_unit_is_named_by_its_number_or_its_file(unit):
+    with pytest.raises(ValueError, match="no exercises for unit"):
+        exercises.exercises(unit)
+    first = next(iter(COURSE)).split(".")[0]
+    path = next(exercises.HOME.glob(f"{first}_*.py"))
+    assert list(exercises.exercises(path.stem)) == list(exercises.exercises(first)) != []
 
 
 def test_a_loop_that_never_ends(own, monkeypatch, capsys):

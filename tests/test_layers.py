@@ -25,7 +25,7 @@ LAYERS = [
     ["serve"],
     ["generate", "peers", "race", "bench"],
     ["show"],
-    ["answers", "cells", "checking", "claims", "exercises", "lesson", "progress", "train", "using", "models"],
+    ["answers", "cells", "checking", "claims", "comparing", "exercises", "lesson", "patience", "progress", "train", "using", "models"],
     ["__main__", "__init__"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import linecache
 import textwrap
 
-from .checking import within
+from .comparing import short
 
 
 def _text(thing: object) -> tuple[list[str], ast.AST]:
@@ -66,24 +67,57 @@ def solved(one) -> str:
 
 
 def source(mine: object, name: str) -> str:
-    """What the learner wrote: the imports and definitions of the cell that `mine` comes from; empty if it cannot be told."""
+    """What the learner wrote: of the cell that `mine` comes from, all that `name` needs; empty if it cannot be told."""
     if mine is None or not callable(mine):
-        return f"{name} = {mine!r}"
-    code = next((f.__code__ for f in ([mine] if inspect.isfunction(mine) else vars(mine).values()) if inspect.isfunction(f)), None)
+        text = f"{name} = {short(mine)}"
+        return text if "…" not in text else ""
+    code = _code(mine)
     text = "".join(linecache.getlines(code.co_filename)) if code else ""
     try:
         parts = ast.parse(text).body
     except SyntaxError:
         return ""
-    kept = [p for p in parts if isinstance(p, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign))]
-    return "\n\n".join(ast.get_source_segment(text, p) for p in kept)
+    kept, wanted, more = set(), {name}, True
+    while more:
+        more = {i for i, part in enumerate(parts) if not isinstance(part, ast.Expr) and wanted & _bound(part)} - kept
+        kept |= more
+        wanted |= {n.id for i in more for n in ast.walk(parts[i]) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    return "\n\n".join(_segment(text, parts[i]) for i in sorted(kept))
+
+
+def _code(mine: object):
+    """The code of a function, or of the first one in a class, in an object's class, or beneath a decorator; None for what is not Python."""
+    if isinstance(mine, functools.partial):
+        return _code(mine.func)
+    mine = inspect.unwrap(mine)
+    inside = [mine] if inspect.isfunction(mine) else vars(mine if inspect.isclass(mine) else type(mine)).values()
+    return next((f.__code__ for f in inside if inspect.isfunction(f)), None)
+
+
+def _bound(part: ast.AST) -> set[str]:
+    """The names that a statement gives something to, or something of which it sets."""
+    if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {part.name}
+    found = {(alias.asname or alias.name).split(".")[0] for n in ast.walk(part) if isinstance(n, (ast.Import, ast.ImportFrom)) for alias in n.names}
+    for n in ast.walk(part):
+        inner = isinstance(n, (ast.Attribute, ast.Subscript)) and isinstance(n.ctx, ast.Store)
+        while isinstance(n, (ast.Attribute, ast.Subscript)) and inner:
+            n = n.value
+        if isinstance(n, ast.Name) and (inner or isinstance(n.ctx, ast.Store)):
+            found.add(n.id)
+    return found
+
+
+def _segment(text: str, part: ast.AST) -> str:
+    above = [node.lineno for node in getattr(part, "decorator_list", ())]
+    return "\n".join([*text.splitlines()[min(above, default=part.lineno) - 1 : part.lineno - 1], ast.get_source_segment(text, part)])
 
 
 def restored(one, text: str) -> object:
     """What was written earlier, made anew. Anything that goes wrong is the caller's to catch."""
-    name, space = f"<what you wrote for {one.id}>", {}
+    name, space = f"<what you wrote for {one.id}>", {"__name__": "__main__"}
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    within(5.0, lambda: exec(compile(text, name, "exec"), space))
+    exec(compile(text, name, "exec"), space)
     return space[one.name]
 
 

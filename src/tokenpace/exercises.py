@@ -24,8 +24,10 @@ from pathlib import Path
 
 from . import answers
 from .cells import restored, solved, source, stubbed, untouched
-from .checking import Busy, Outcome, TooLong, alike, attempt, told
+from .checking import Busy, Outcome, alike, attempt, told
+from .comparing import kind, short
 from .config import nearest
+from .patience import TooLong
 
 HOME = Path(__file__).resolve().parents[2] / "course" / "exercises"
 STATES = {"open": "[ ]", "wrong": "[x]", "done": "[ok]", "busy": "[?]"}
@@ -106,9 +108,10 @@ def _load(path: Path) -> None:
 
 def exercises(unit: str = "") -> dict[str, Exercise]:
     """All exercises there are, or those of a unit ("02"), by id."""
-    files = sorted(HOME.glob(f"{unit[:2]}*.py"))
+    there = sorted(HOME.glob("[0-9][0-9]_*.py"))
+    files = [path for path in there if not unit or unit in (path.stem[:2], path.stem)]
     if not files:
-        units = ", ".join(path.stem[:2] for path in sorted(HOME.glob("*.py")))
+        units = ", ".join(path.stem[:2] for path in there)
         raise ValueError(f"no exercises for unit {unit!r}; there are some in {units}" if units else f"the course's exercises are not in {HOME}")
     for path in files:
         _load(path)
@@ -133,7 +136,7 @@ class Verdict:
     text: str
 
     def __str__(self) -> str:
-        return f"{STATES[self.state]} {self.text}"
+        return f"{STATES[self.state]} {self.text}".encode("utf-8", "replace").decode()  # half a character, in an error's message
 
 
 def examine(one: Exercise, mine: object) -> Verdict:
@@ -141,7 +144,7 @@ def examine(one: Exercise, mine: object) -> Verdict:
     if untouched(one, mine):
         return Verdict("open", f"{one.id} not attempted: write {one.name} in the cell above, run that cell, then this one again")
     if not one.is_value and not callable(mine):
-        return Verdict("wrong", f"{one.id} {one.name} is {mine!r:.60}, but should be a {'class' if inspect.isclass(one.reference) else 'function'}")
+        return Verdict("wrong", f"{one.id} {one.name} is {short(mine)}, but should be {kind(one.reference)}")
     try:
         mine_came, due = [], list(one.outcomes(one.reference))
         for got in one.outcomes(mine):
@@ -158,11 +161,24 @@ def examine(one: Exercise, mine: object) -> Verdict:
     complete = len(mine_came) == len(due)
     changes = complete and all(map(alike, mine_came, due))  # then all that is wrong is what it changed
     known = complete and next((said for said, wrong in one.mistakes if _does_the_same(one, wrong, mine_came, changes)), None)
-    return Verdict("wrong", f"{one.id} {one.name}: {known or faults[0][1]}{printed}")
+    why = _another_kind(one.reference, mine) if faults[0][0].error else ""
+    return Verdict("wrong", f"{one.id} {one.name}: {known or why + faults[0][1]}{printed}")
 
 
 def _does_the_same(one: Exercise, wrong: object, came: list[Outcome], changes: bool) -> bool:
+    """In all trials, of which one at least must have come to an end: anything may raise a TypeError."""
+    if all(outcome.error for outcome in came):
+        return False
     return all(alike(a, b) and (not changes or a.changed == b.changed) for a, b in zip(one.outcomes(wrong), came))
+
+
+def _another_kind(reference: object, mine: object) -> str:
+    """What is written that is not of the reference's kind: a reason why it raises."""
+    if inspect.isclass(reference) != inspect.isclass(mine):
+        return f"it is {kind(mine)}, but should be {kind(reference)}: "
+    if inspect.isgeneratorfunction(reference) and not inspect.isgeneratorfunction(mine):
+        return "it should be a generator, a function that hands out with `yield`: "
+    return ""
 
 
 def check(id: str, *mine: object) -> None:
@@ -183,7 +199,7 @@ def check(id: str, *mine: object) -> None:
     elif before.get("done"):
         verdict = Verdict("open", f"{verdict.text}. (It was done before: print(tp.mine({id!r})) shows what you wrote.)")
     print(verdict)
-    if os.environ.get("COURSE_STRICT") == "1" and verdict.state != "done":
+    if os.environ.get("COURSE_STRICT", "0") not in ("", "0") and verdict.state != "done":
         raise NotYet(str(verdict))
 
 
@@ -229,14 +245,11 @@ def learner_or_reference(id: str, *mine: object) -> object:
     if examine(one, here).state == "done":
         print(f"{id} {one.name}: yours")
         return here
-    if kept.get("done") and kept.get("source"):
-        try:
-            earlier = restored(one, kept["source"])
-            if examine(one, earlier).state == "done":
-                print(f"{id} {one.name}: yours, as it was when it was last right")
-                return earlier
-        except (Exception, TooLong):
-            pass  # it leaned on something of its notebook: the reference does
+    if kept.get("done"):
+        earlier = attempt(lambda text: restored(one, text), kept.get("source", "")).value
+        if earlier is not None and examine(one, earlier).state == "done":
+            print(f"{id} {one.name}: yours, as it was when it was last right")
+            return earlier  # otherwise it leaned on something of its notebook: the reference does
         print(f"{id} {one.name}: the reference, for what you wrote in its unit does not run here by itself")
         return one.reference
     print(f"{id} {one.name}: the reference, for yours is {'not done yet' if untouched(one, here) else 'not right yet'}")
