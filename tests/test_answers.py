@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +38,32 @@ def test_outside_the_repository_by_default(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "bad", [b"{half a li", b"\xff\xfe\x00", b"[]", b'{"kind": "x"}', b'{"kind": "exercises", "name": 3, "value": {}}', b'"text"', b""]
+    "bad",
+    [
+        b"{half a li",
+        b"\xff\xfe\x00",
+        b"[]",
+        b'{"kind": "x"}',
+        b'{"kind": "exercises", "name": 3, "value": {}}',
+        b'{"kind": [], "name": "a", "value": {}}',
+        b'{"kind": "exercises", "name": "01.9", "value": 3}',
+        b'"text"',
+        b"",
+        b"\0" * 100,
+        b"[" * 100_000,
+        b"1" * 5_000,
+        b'{"kind": "predictions", "name": "01.a", "value": {"value": "abc"}}',
+        b'{"kind": "predictions", "name": "01.a", "value": {"value": 1e999}}',
+        b'{"kind": "predictions", "name": "01.a", "value": {"value": 1' + b"0" * 400 + b"}}",
+        b'{"kind": "predictions", "name": "01.a", "value": {"when": "2026-01-01"}}',
+        b'{"kind": "exercises", "name": "01.9", "value": {"tries": "3"}}',
+        b'{"kind": "exercises", "name": "01.9", "value": {"state": "solved"}}',
+        b'{"kind": "exercises", "name": "01.9", "value": {"state": ["done"]}}',
+        b'{"kind": "exercises", "name": "01.9", "value": {"source": 3}}',
+        b'{"kind": "ledger", "name": "a", "value": {}}',
+        b'{"kind": "ledger", "name": "a", "value": {"machine": "m", "row": []}}',
+    ],
+    ids=lambda line: str(line[-30:]),
 )
 def test_a_damaged_line_costs_that_line(folder, bad, capsys):
     answers.keep("exercises", "01.1", {"done": True})
@@ -88,3 +114,44 @@ def test_a_kind_from_a_later_version_is_left_alone(folder):
         file.write(json.dumps({"kind": "badges", "name": "a", "value": {}}) + "\n")
     assert "01.1" in answers.read()["exercises"] and answers.read()["badges"] == {"a": {}}
     assert not list(folder.glob("answers.damaged-*"))
+
+
+def test_what_another_program_writes_while_a_file_is_put_aside_is_in_the_new_one(folder, monkeypatch, capsys):
+    answers.keep("exercises", "01.1", {"done": True})
+    with open(folder / "answers.jsonl", "ab") as file:
+        file.write(b"{half a li\n")
+    replace = os.replace
+
+    def meanwhile(old, new):
+        answers.keep("exercises", "01.2", {"done": True})
+        replace(old, new)
+        answers.keep("exercises", "01.3", {"done": True})
+
+    monkeypatch.setattr(os, "replace", meanwhile)
+    answers.read()
+    monkeypatch.undo()
+    monkeypatch.setenv("TOKENPACE_DATA", str(folder))
+    assert sorted(answers.read()["exercises"]) == ["01.1", "01.2", "01.3"]
+
+
+def test_a_link_to_a_file_elsewhere(folder, tmp_path, capsys):
+    folder.mkdir()
+    (tmp_path / "elsewhere.jsonl").touch()
+    (folder / "answers.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    assert answers.keep("exercises", "01.1", {"done": True}) and (tmp_path / "elsewhere.jsonl").stat().st_size
+    with open(folder / "answers.jsonl", "ab") as file:
+        file.write(b"{half a li\n")
+    assert answers.read() and answers.read()["exercises"] == {"01.1": {"done": True}}
+    assert b"half a li" in (tmp_path / "elsewhere.jsonl").read_bytes()
+
+
+def test_a_folder_in_its_place(folder, capsys):
+    (folder / "answers.jsonl").mkdir(parents=True)
+    assert answers.read()["exercises"] == {} and answers.keep("exercises", "01.1", {}) is False
+    said = capsys.readouterr().err
+    assert "could not be read" in said and "could not be written" in said
+
+
+def test_the_home_folder_may_be_written_short(monkeypatch):
+    monkeypatch.setenv("TOKENPACE_DATA", "~/answers of mine")
+    assert answers.path() == Path.home() / "answers of mine" / "answers.jsonl"

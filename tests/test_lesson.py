@@ -4,7 +4,9 @@ import json
 import math
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from tokenpace import answers, exercises, lesson
 from tokenpace.measure.ledger import Entry
@@ -38,7 +40,17 @@ def test_a_prediction_is_kept_before_anything_is_measured(unit, value, number, c
     assert unit.predict("other", None) is None
 
 
-@pytest.mark.parametrize("value", ["many", "3x", [3], {}, True, math.nan, math.inf, "inf", 1j, object()])
+class Odd:
+    def __float__(self):
+        raise RuntimeError
+
+    __repr__ = __float__
+
+
+ODD = [pytest.param(10**5000, id="5000 digits"), Odd(), torch.ones(2), np.ones(2), torch.ones(1, device="meta"), "x" * 10**6, "\ud800", lambda: 3]
+
+
+@pytest.mark.parametrize("value", ["many", "3x", [3], {}, True, math.nan, math.inf, "inf", "3,5", 1j, object(), 10**400, *ODD])
 def test_what_is_no_number_is_no_prediction(unit, value, capsys):
     assert unit.predict("ratio", value) is None
     assert "is no number, so it counts as no prediction" in capsys.readouterr().out and answers.read()["predictions"] == {}
@@ -60,6 +72,25 @@ def test_the_ledger_grows_from_unit_to_unit(measured):
     assert again.entries[-1].mbu == (0.4, 0.5) and sorted(map(str, measured.ledger().entries)) == sorted(map(str, again.entries))
     measured.machine = {**measured.machine, "name": "another"}
     assert measured.ledger().entries == [], "a row belongs to the machine that it was measured on"
+
+
+def test_a_row_of_another_version_is_passed_over(measured):
+    for i, strange in enumerate([{"zz": 1}, {}, {"mbu": None}, vars(row("a")) | {"zz": 1}]):
+        answers.keep("ledger", f"a{i}", {"machine": measured.machine["name"], "row": strange})
+    assert [e.name for e in measured.ledger(row("b")).entries] == ["b"]
+
+
+@pytest.mark.parametrize(("word", "mode"), [("", "full"), ("quick", "quick")])
+def test_a_mode_that_is_empty_is_none(monkeypatch, word, mode):
+    monkeypatch.setenv("COURSE_MODE", word)
+    assert lesson.mode() == mode
+
+
+@pytest.mark.parametrize("word", ["Dry", "quik", "full ", "1"])
+def test_a_mode_that_there_is_not(monkeypatch, word):
+    monkeypatch.setenv("COURSE_MODE", word)
+    with pytest.raises(ValueError, match="COURSE_MODE is"):
+        lesson.mode()
 
 
 def test_a_dry_ledger_keeps_nothing(unit):

@@ -11,15 +11,24 @@ import os
 import sys
 import time
 from datetime import datetime
+from math import isfinite
 from pathlib import Path
 
 KINDS = ("predictions", "exercises", "claims", "ledger")
+NEEDED = {"predictions": {"value"}, "ledger": {"machine", "row"}}
+FITS = {  # what is read from them; anything else that is kept with it may be anything
+    "value": lambda x: isinstance(x, (int, float)) and isfinite(x),
+    "done": lambda x: isinstance(x, bool),
+    "tries": lambda x: isinstance(x, int),
+    "state": lambda x: x in ("open", "wrong", "done", "busy"),
+    "row": lambda x: isinstance(x, dict),
+} | dict.fromkeys(("when", "source", "latest", "said", "machine"), lambda x: isinstance(x, str))
 
 
 def path() -> Path:
     """Where the answers are: TOKENPACE_DATA, or the user's data folder."""
     if folder := os.environ.get("TOKENPACE_DATA"):
-        return Path(folder) / "answers.jsonl"
+        return Path(folder).expanduser() / "answers.jsonl"
     from platformdirs import user_data_path
 
     return user_data_path("tokenpace") / "answers.jsonl"
@@ -38,20 +47,25 @@ def read() -> dict[str, dict[str, dict]]:
     except OSError as error:
         _say(f"your answers could not be read ({error}), so none are known here")
         return found
-    good = []
-    for line in lines:
-        try:
-            one = json.loads(line)
-            kind, name, value = one["kind"], one["name"], one["value"]
-            if not isinstance(value, dict | None) or not isinstance(name, str):
-                raise TypeError
-            found.setdefault(kind, {})[name] = value
-        except (ValueError, KeyError, TypeError):
-            continue
-        good.append(line)
-    if len(good) < len(lines):
-        _put_aside(good, len(lines) - len(good))
+    read = [_one(line) for line in lines]
+    if not all(read):
+        _put_aside()
+    for kind, name, value in filter(None, read):
+        found.setdefault(kind, {})[name] = value
     return {kind: {name: value for name, value in of.items() if value is not None} for kind, of in found.items()}
+
+
+def _one(line: bytes) -> tuple[str, str, dict | None] | None:
+    """Kind, name and value; None for a line that nobody here has written."""
+    try:
+        one = json.loads(line)
+        kind, name, value = one["kind"], one["name"], one["value"]
+        if not (isinstance(kind, str) and isinstance(name, str) and isinstance(value, dict | None)):
+            return None
+        fits = value is None or kind not in KINDS or (value.keys() >= NEEDED.get(kind, set()) and all(FITS[k](value[k]) for k in FITS.keys() & value))
+        return (kind, name, value) if fits else None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
 
 
 def keep(kind: str, name: str, value: dict | None) -> bool:
@@ -79,13 +93,20 @@ def _ends_well() -> bool:
         return file.read(1) == b"\n"
 
 
-def _put_aside(good: list[bytes], bad: int) -> None:
+def _put_aside() -> None:
+    """Begin a new file with the lines that can be read: those of the old one as it was when it was moved, at the end of what another program may have
+    written since, so that no line is lost.
+    """
     aside = path().with_name(f"answers.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl")
     try:
         os.replace(path(), aside)
-        path().write_bytes(b"".join(line + b"\n" for line in good))
+        lines = aside.read_bytes().splitlines()
+        good = [line for line in lines if _one(line)]
+        with open(path(), "ab") as file:
+            file.write(b"".join(line + b"\n" for line in good))
     except OSError as error:
-        return _say(f"{bad} of the lines in {path()} cannot be read, and the file could not be put aside ({error})")
+        return _say(f"some lines in {path()} cannot be read, and the file could not be put aside ({error})")
+    bad = len(lines) - len(good)
     _say(
         f"{bad} of the lines in your answers could not be read: the old file is kept as {aside}, and a new one was begun with the {len(good)} others"
     )

@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
@@ -18,6 +19,7 @@ from itertools import cycle
 from pathlib import Path
 
 from . import answers
+from .comparing import short
 from .config import ModelConfig, nearest, preset
 from .measure import intervention, samples
 from .measure.clock import Stamped
@@ -40,7 +42,7 @@ def mode() -> str:
 
     Raises ValueError for a word that is none of the three.
     """
-    word = os.environ.get("COURSE_MODE", "full")
+    word = os.environ.get("COURSE_MODE") or "full"
     if word not in MODES:
         raise ValueError(f"COURSE_MODE is {word!r}{nearest(word, MODES)}")
     return word
@@ -128,14 +130,15 @@ class Lesson:
         """Keep what the learner expects, before it is measured. None: what was kept earlier, or no prediction. What is no number is none."""
         kept = answers.read()["predictions"].get(key := f"{self.unit}.{name}")
         if value is None or value is ...:
-            print(f"your prediction of {kept['when'][:10]}: {kept['value']:g}" if kept else "no prediction yet: put a number in place of None")
+            day = kept.get("when", "an earlier day").split("T")[0] if kept else ""
+            print(f"your prediction of {day}: {kept['value']:g}" if kept else "no prediction yet: put a number in place of None")
             return kept["value"] if kept else None
         try:
-            number = float(value)
-            if isinstance(value, bool) or not math.isfinite(number):
-                raise ValueError
-        except (TypeError, ValueError):
-            print(f"{value!r:.60} is no number, so it counts as no prediction: a number like 3 or 0.5 is wanted")
+            number = math.nan if isinstance(value, bool) else float(value)
+        except Exception:  # a text, a tensor of several, 10**400
+            number = math.nan
+        if not math.isfinite(number):
+            print(f"{short(value)} is no number, so it counts as no prediction: a number like 3 or 0.5 is wanted")
             return None
         answers.keep("predictions", key, {"value": number, "when": datetime.now().isoformat(timespec="minutes")})
         print(f"your prediction, kept before anything is measured: {number:g}")
@@ -148,7 +151,8 @@ class Lesson:
         for value in earlier.values():
             if value["machine"] == self.machine["name"]:
                 row = value["row"]
-                found.add(Entry(**row | {"mbu": row["mbu"] and tuple(row["mbu"])}))
+                with suppress(TypeError, KeyError):  # a row that another version of this package wrote
+                    found.add(Entry(**row | {"mbu": row["mbu"] and tuple(row["mbu"])}))
         for row in rows:
             found.add(row)
             if self.mode != "dry":
