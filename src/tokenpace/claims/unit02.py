@@ -16,7 +16,7 @@ EARLY = 16  # times fewer draws, at which the distance is looked at too
 
 
 def weights(parts: Mapping[str, tuple[int, float, float]]) -> Judgement:
-    """A decode pass by part, as show.distribution.parts counts it: (products, bytes, FLOP), keys and values under "scores".
+    """A decode pass by part, as show.anatomy.parts counts it: (products, bytes, FLOP), keys and values under "scores".
 
     Holds if NEARLY (0.9) of the bytes or more are weights, and half of these or more the feed-forward's and the head's.
     """

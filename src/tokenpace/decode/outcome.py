@@ -116,8 +116,9 @@ class Outcome:
     def logprobs(self, wanted: list[tuple[int, int]]) -> list[float]:
         """log-softmax of the raw logits, at (row, token): what the model itself said, before any setting."""
         rows, tokens = torch.tensor(wanted, device=self.device).unbind(1)
-        x = self.logits[rows].float()
-        return (x.gather(1, tokens[:, None])[:, 0] - x.logsumexp(-1)).tolist()
+        those, row = rows.unique(return_inverse=True)  # many tokens of one row need it once
+        x = self.logits[those].float()
+        return (x[row, tokens] - x.logsumexp(-1)[row]).tolist()
 
 
 class Out:
