@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import accumulate, pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from tokenpace.measure.clock import Stamped
 from tokenpace.measure.cost import Device, step_cost
 from tokenpace.measure.roof import Band
 from tokenpace.run import Row, Step
-from tokenpace.show.cache import WithAndWithout, compare
+from tokenpace.show.cache import WithAndWithout, compare, texts
 from tokenpace.show.live import watch
 from tokenpace.show.widths import Widths, passes, widths
 
@@ -125,10 +126,38 @@ class Opened:
 def test_the_plan_of_a_comparison_is_what_is_run():
     shown = compare(Opened(), [5, 9, 2], 6)
     shapes = lambda steps: [[(row.phase, row.context, row.width) for row in step.rows] for step in steps]
-    assert shown.view.progress() == 1
+    assert shown.view.progress() == 1 and texts(shown, str)[0]
     for lane, points in shown.points.items():
         assert shapes(step for step, _ in points) == shapes(shown.view.plan[lane])
         assert [position for position, _ in shown.view.took[lane]] == [position for position, _ in shown.view.predicted(lane)] == list(range(3, 9))
+
+
+def wrote(*lanes):
+    """What `texts` says of two lanes of (token, log P), each token from a pass of its own."""
+    points = {
+        lane: [Stamped(Step((Row(0, "decode", 0, 1, ((i, token, True),), logprobs=(p,)),)), 0.1) for i, (token, p) in enumerate(told)]
+        for lane, told in zip(PLAN, lanes)
+    }
+    return texts(SimpleNamespace(points=points), str)
+
+
+@pytest.mark.parametrize(
+    ("other", "same", "says"),
+    [
+        ([(5, -1.0), (9, -2.1), (7, -1.5)], True, "The same text, all 3 tokens of it; log P of a token differs by 0.1 at most"),
+        (
+            [(5, -1.0), (9, -2.1), (8, -1.6)],
+            True,
+            "The same text up to token 3: there '[7]' (log P -1.500) came with a cache and '[8]' (-1.600) without",
+        ),
+        ([(5, -1.0), (9, -2.1), (8, -1.8)], False, "rounding does not explain that"),
+        ([(6, -1.2), (9, -2.1), (8, -1.8)], False, "up to token 1"),
+        ([], False, "Only one of the texts"),
+    ],
+)
+def test_texts_that_part_where_rounding_may_choose_are_the_same(other, same, says):
+    found, told = wrote([(5, -1.0), (9, -2.0), (7, -1.5)], other)
+    assert found is same and says in told
 
 
 # a pass by its width -------------------------------------------------------------------------------------------

@@ -101,6 +101,14 @@ controls.button("Again", cache.compare, unit, PROMPT, n, guess, screen=shown.scr
 #
 # The prediction has the same shapes and lies below, for it is what the roof allows: nothing but reading, or nothing but multiplying, at full speed.
 #
+# Is it the same text? To the last bit it need not be: a pass over many tokens adds its numbers up in another order than a pass over one, and each sum
+# is rounded to few digits. That moves log P of each token by a little, and where two tokens are nearly as likely, it may choose between them.
+
+# %%
+same, told = cache.texts(shown, unit.decode)
+print(told)
+
+# %% [markdown]
 # Of a text of $N$ tokens, the matrix products take about $N^2$ times the parameters of the model instead of $N$ times; and attention, where each
 # token looks at all before it, is done again for the whole text in each pass: $N^3$ instead of $N^2$. The claim below takes these powers from the
 # shapes of the passes that were just measured, and looks whether the seconds followed.
@@ -166,9 +174,8 @@ for tokens in (1, 100, 1_000, c.context):
 # A cache has to answer two questions. *Which of the tokens that are kept may this one look at?* And *where in memory are they?*
 #
 # The first is answered by positions alone. Each cell of the cache knows which position it holds, or that it is empty (-1). Each token in the pass
-# knows its own position. From these the model makes a table of which keys each query sees. There may be empty cells and other texts' leftovers, and
-# in
-# what order the cells lie is of no importance.
+# knows its own position. From these the model makes a table of which keys each query sees. There may be empty cells and other texts' leftovers,
+# and in what order the cells lie is of no importance.
 #
 # In the exercise `r` stands for a *rectangle*: some rows (texts side by side), each with as many tokens in the pass, some of which may be padding.
 
@@ -260,17 +267,15 @@ for name, cost, passed in (("first", first, clock + instructions + question), ("
 #
 # A row for the uncached text now stands beside the cached one. Look at its bytes for each pass: hardly more than the other's, for it reads the same
 # weights. What it has more of is arithmetic, and that no column of bytes shows. Its passes are unlike, so its pace is that of *this* text, a longer
-# one would have a worse one, and no share of the bandwidth is claimed for it. *Exact* says yes if both texts are the same. If they part somewhere it
-# is left open: numbers with few digits are rounded another way in a wide pass than in a narrow one, and where two tokens are nearly equally likely
-# that decides. A text alone can't tell this from a fault.
+# one would have a worse one, and no share of the bandwidth is claimed for it. *Exact* says yes if both texts are the same
+# but for rounding, which is what the cell after the figure found.
 
 # %%
-written = [tp.canvas([step for step, _ in points]) for points in shown.points.values()]
 here = unit.price, unit.device, unit.cache, shown.band
 rows = []
 if shown.view.progress() == 1:
     rows.append(entry("autoregressive", shown.points["with a cache"], *here, True, unit.where))
-    rows.append(entry("uncached", shown.points["without"], *here, written[0] == written[1] or None, unit.where))
+    rows.append(entry("uncached", shown.points["without"], *here, same, unit.where))
 else:
     print("the run was cut short, so it adds no rows; run the figure again")
 unit.ledger(*rows)

@@ -159,7 +159,7 @@ def compare(unit, prompt: str, n: int, guess: float | None = None, seconds: floa
 
     `seconds` is the budget, `shown` goes to `watch` (live, screen).
     """
-    settings = {"max_new_tokens": n, "min_new_tokens": n}
+    settings = {"max_new_tokens": n, "min_new_tokens": n, "logprobs": True}
     lanes = {lane: unit.run(lane.split()[0], prompt, decoder=decoder, **settings) for lane, decoder in zip(LOOKS, ("autoregressive", "uncached"))}
     start = unit.length(prompt)
     first = Step((Row(0, "prefill", 0, start),))
@@ -168,3 +168,27 @@ def compare(unit, prompt: str, n: int, guess: float | None = None, seconds: floa
         "without": [first, *(Step((Row(0, "decode", 0, start + 1 + i),)) for i in range(n - 1))],
     }
     return watch(WithAndWithout(plan, unit.price, unit.device, unit.where, guess), lanes, seconds=seconds, roof=unit.roof, **shown)
+
+
+def texts(shown: Shown, decode: Callable[[list[int]], str]) -> tuple[bool, str]:
+    """Did both lanes of a comparison write the same text, but for rounding? And that in a sentence.
+
+    A pass over many tokens adds up in another order than one over few, so log P of a token is off by a little in each lane. By how much, the tokens
+    tell that both lanes wrote; where two tokens are nearer to each other than twice that, either may come out on top. What follows such a parting
+    has another context, and can't be compared.
+    """
+    first, second = (
+        [(w[1], p) for step, _ in points for row in step.rows for w, p in zip(row.writes, row.logprobs)] for points in shown.points.values()
+    )
+    if not first or not second:
+        return False, "Only one of the texts is there; run the figure again."
+    pairs = list(zip(first, second))
+    at = next((i for i, ((a, _), (b, _)) in enumerate(pairs) if a != b), len(pairs))
+    rounding = max((abs(p - q) for (_, p), (_, q) in pairs[:at]), default=0.0)
+    off = f"log P of a token differs by {rounding:.2g} at most"
+    if at == len(pairs):
+        return True, f"The same text, all {at} tokens of it; {off}, which is rounding."
+    (a, p), (b, q) = pairs[at]
+    said = f"The same text up to token {at + 1}: there {decode([a])!r} (log P {p:.3f}) came with a cache and {decode([b])!r} ({q:.3f}) without."
+    tie = abs(p - q) <= 2 * rounding
+    return tie, f"{said} Before it {off}: {'two tokens so near to each other that rounding chose' if tie else 'rounding does not explain that'}."
