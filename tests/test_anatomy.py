@@ -19,8 +19,9 @@ from tokenpace.model.transformer import Transformer
 from tokenpace.run import Row, Step
 from tokenpace.show import controls
 from tokenpace.show.anatomy import Anatomy, Pass, dissect, parts
-from tokenpace.show.distribution import Law, law, reshape, said, sample
+from tokenpace.show.distribution import Law, bars, law, likeliest, reshape, said, sample
 from tokenpace.show.live import watch
+from tokenpace.show.plots import owned
 
 CONFIG = ModelConfig(vocab_size=100, d_model=32, n_layers=3, n_heads=4, n_kv_heads=2, d_head=8, d_ff=64)
 HERE = Device("here", bandwidth=1e6, flops=1e9)
@@ -140,6 +141,13 @@ def test_every_clock_waits_for_queued_work():
     assert len(waited) == 2 * len(modules)
 
 
+def test_the_parts_of_a_real_pass_are_the_pass():
+    lm = load("shape:15m", device="cpu", dtype="float32")
+    for stamped, taken in by_part(lm.model, prepare(lm, [1, 2, 3], max_new_tokens=4).timed()):
+        assert sum(taken.values()) == pytest.approx(stamped.seconds, rel=1e-9)
+        assert {name for name, seconds in taken.items() if seconds > 0} == set(PARTS), "each does something, and is inside the pass"
+
+
 def test_the_texts_are_the_same_under_watches():
     lm = load("shape:15m", device="cpu", dtype="float32")
     tokens = lambda stamped: [row.writes for step, _ in stamped for row in step.rows]
@@ -171,7 +179,8 @@ def test_the_bars_are_medians_of_the_parts():
     view, shown = anatomy([Pass(taken(3), 10.0), Pass(taken(1), 9.0), Pass(taken(100), 11.0)], guess=40)
     widths = dict(zip(view.names, (bar.get_width() for bar in view.measured)))
     assert widths == taken(3) and view.names == list(PARTS) and view.progress() == 1
-    assert view.share == pytest.approx(2 / 10) and "attention 20% (you said 40)" in shown.sentence and "mlp takes 30%" in shown.sentence
+    assert view.share == pytest.approx(2 / 10) and "attention 20% (you said 40)" in shown.sentence
+    assert "Measured on PyTorch's own kernels, mlp takes 30% of it" in shown.sentence
     assert "Medians of 3 passes of 10.0 s (9.00 s to 11.0 s); the stopwatches make that 10.0 s." in shown.sentence and "[a test]" in shown.sentence
     assert "No verdict" not in shown.sentence and view.band == Band(1e9, 1e9, True)
 
@@ -186,9 +195,41 @@ def test_parts_that_hardly_read_are_named_however_slow_the_others_are():
 
 
 def test_a_disturbed_run_gives_no_verdict():
+    """Nor does it say what the parts without bytes cost."""
     points = [Pass(taken(3), 10.0)] * 3
-    assert "No verdict: the roof moved between 1 and 2 GB/s" in anatomy(points, band=2e9)[1].sentence.replace("\u00a0", " ")
-    assert "No verdict: the passes took between" in anatomy([Pass(taken(3), 1.0), *points[:2], Pass(taken(3), 90.0)])[1].sentence
+    moved, unlike = (anatomy(*given)[1].sentence for given in ((points, 2e9), ([Pass(taken(3), 1.0), *points[:2], Pass(taken(3), 90.0)],)))
+    assert "No verdict: the roof moved between 1 and 2 GB/s" in moved and "No verdict: the passes took between" in unlike
+    assert not [told for told in (moved, unlike) if "of the bytes and take" in told]
+
+
+def test_a_budget_keeps_what_was_measured():
+    clock = Clock()
+
+    def slowly():
+        while True:
+            clock.t += 4
+            yield Pass(taken(3), 10.0)
+
+    view = Anatomy(CONFIG, HERE, 50, planned=10)
+    shown = watch(view, {"parts": slowly()}, seconds=10, now=clock)
+    assert len(view.passes) == 3 and "Medians of 3 passes" in shown.sentence
+    assert "Stopped by its budget of 10 s: 3 points kept, 30% of the plan." in shown.sentence
+
+
+def test_what_is_counted_by_hand():
+    """3 layers, 32 wide, 4 query heads and 2 KV heads of 8, inner width 64, 100 tokens, 2 bytes a weight; 50 tokens are cached."""
+    attention, mlp, head, norms = 3 * (32 * (32 + 16 + 16) + 32 * 32), 3 * 3 * 32 * 64, 100 * 32, (2 * 3 + 1) * 32
+    kept = 3 * 2 * 16  # numbers of keys and values of one token
+    tied = {
+        "norm": (0, 2 * norms, 0),
+        "attention": (6, 2 * attention, 2 * attention),
+        "scores": (6, 2 * 51 * kept, 3 * 4 * 2 * 2 * 8 * 51),  # layers, heads, two products of 8 multiplications and additions each, 51 tokens
+        "mlp": (6, 2 * mlp, 2 * mlp),
+        "head": (1, 2 * head, 2 * head),
+    }
+    config = lambda tied: ModelConfig(**{**{f: getattr(CONFIG, f) for f in CONFIG.__dataclass_fields__}, "tied": tied})
+    assert parts(config(True), 50, 2) == tied
+    assert parts(config(False), 50, 2) == tied | {"embed": (0, 2 * 32, 0)}
 
 
 def test_nothing_measured_is_what_is_counted():
@@ -208,7 +249,7 @@ def test_nothing_in_the_picture_is_cut_or_covered(size):
         _, shown = anatomy([Pass(taken(3), 10.0)] * 3)
         (ax,) = shown.figure.axes
         width, height = shown.figure.bbox.size
-        boxes = [t.get_window_extent() for t in [*ax.texts, *ax.get_yticklabels()] if t.get_text()]
+        boxes = [t.get_window_extent() for t in [*ax.texts, *ax.get_yticklabels(), ax.xaxis.label, ax.title] if t.get_text()]
         assert len(boxes) > 8 and not [b for b in boxes if min(b.x0, b.y0) < -1 or b.x1 > width + 1 or b.y1 > height + 1]
         assert not [b for b in boxes if ax.get_legend().get_window_extent().overlaps(b)]
     finally:
@@ -280,6 +321,23 @@ def test_the_law_is_the_softmax_of_the_pass(unit, replayed):
     assert law(replayed(unit), PROMPT) == told
 
 
+def test_who_asks_for_a_law_keeps_none_of_it(unit):
+    """Three of them, after the prompt's own tokens; of a vocabulary that is smaller, all."""
+    ((step, _),) = prepare(unit.lm, PROMPT, decoder=likeliest(3)).timed()
+    best = unit.lm.model(torch.tensor([PROMPT]))[0, -1].topk(3).indices.tolist()
+    assert step.rows[0].writes == (*((i, t, False) for i, t in enumerate(PROMPT)), *((3, t, False) for t in best))
+    ((step, _),) = prepare(unit.lm, PROMPT, decoder=likeliest(10**6)).timed()
+    assert len(step.rows[0].writes) == 3 + unit.config.vocab_size
+
+
+def test_bars_are_the_law_inside_the_model():
+    ax = owned().subplots()
+    bars(ax, [0.2, 0.5, 0.3], [0, 0.625, 0.375], [1, 2, 0], ["a\n", " b", "\u4e2d"].__getitem__, "top-k 2")
+    model, sampler = ([bar.get_height() for bar in one] for one in ax.containers)
+    assert (model, sampler) == ([0.5, 0.3, 0.2], [0.625, 0.375, 0]) and [one.get_label() for one in ax.containers] == ["the model", "top-k 2"]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == [" b", "□", "a\\n"], "what has no glyph is a box, a line's end is spelt"
+
+
 def test_a_law_under_a_sampler_by_hand():
     told = Law((7,), (3, 0, 2), tuple(log(p) for p in (0.5, 0.3, 0.1)), 5)  # a tenth is spread over tokens that were not asked about
     assert told.raw == pytest.approx([0.3, 0, 0.1, 0.5, 0])
@@ -335,10 +393,10 @@ def test_a_slider_says_what_went_wrong():
 
     def refuse(t):
         if t > 1:
-            raise ValueError(f"{t} is too much")
+            raise ValueError(f"{t} is <b>too</b> much")
 
     slider, message = controls.sliders(refuse, ranges={"t": (0.0, 2.0, 0.5, 0.0)}).children
     slider.value = 1.5
-    assert message.value == "ValueError: 1.5 is too much"
+    assert message.value == "ValueError: 1.5 is &lt;b&gt;too&lt;/b&gt; much"  # as it was said, whatever HTML makes of it
     slider.value = 0.5
     assert message.value == ""

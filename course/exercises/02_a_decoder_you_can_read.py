@@ -488,9 +488,7 @@ def _(p, u):
     return (mass < u[:, None].to(p.dtype) * mass[:, -1:]).sum(-1) + 1
 
 
-@drawing.mistake(
-    "On the border of two pieces it is the left one: count those that end strictly before. With <= a u that rounds to 1 runs off."
-)
+@drawing.mistake("On the border of two pieces it is the left one: count those that end strictly before. With <= a u that rounds to 1 runs off.")
 def _(p, u):
     mass = p.cumsum(-1)
     return (mass <= u[:, None].to(p.dtype) * mass[:, -1:]).sum(-1)

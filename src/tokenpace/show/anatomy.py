@@ -22,6 +22,7 @@ from . import plots
 from .live import Shown, verdict, watch
 from .plots import GREY, MEASURED, ORANGE, bytes_, seconds
 
+KERNELS = "PyTorch's own kernels"
 ATTENTION = ("attention", "scores")
 LITTLE = 0.02  # of a pass's bytes, and of its FLOP: a part with less has its time from something else
 
@@ -112,34 +113,29 @@ class Anatomy:
 
     def axes(self, figure) -> None:
         self.ax = ax = figure.subplots()
-        ys, bar = range(len(self.names)), {"height": 0.27 if self.planned else 0.36}
-        shift = 0.28 if self.planned else 0.2
-        self.measured = ax.barh(ys, [0] * len(ys), color=MEASURED.color, label="measured", **bar) if self.planned else ()
-        self.memory = ax.barh([y - shift for y in ys], [self.least(p)[0] for p in self.names], color=ORANGE, label="reading its bytes", **bar)
-        look = dict(color="white", edgecolor=ORANGE, hatch="///", label="multiplying its numbers", **bar)
-        below = [y + (0 if self.planned else shift) for y in ys]
-        self.compute = ax.barh([y + shift for y in below] if self.planned else below, [self.least(p)[1] for p in self.names], **look)
+        ys, least = range(len(self.names)), [self.least(part) for part in self.names]
+        height, shift = (0.27, 0.28) if self.planned else (0.36, 0.2)
+        bars = lambda shift, widths, **look: ax.barh([y + shift for y in ys], widths, height, **look)
+        self.measured = bars(0, [0] * len(ys), color=MEASURED.color, label="measured") if self.planned else ()
+        self.memory = bars(-shift, [read for read, _ in least], color=ORANGE, label="reading its bytes")
+        self.compute = bars(shift, [flops for _, flops in least], color="white", edgecolor=ORANGE, hatch="///", label="multiplying its numbers")
         self.labels = [ax.text(0, y, "", va="center", fontsize=plots.points() - 1) for y in ys]
         ax.set_yticks(list(ys), [self._name(part) for part in self.names])
         ax.invert_yaxis()
         ax.grid(visible=False)
         plots.engineering(ax.xaxis, "s")
-        ax.set(title=f"One pass for one token after {self.context}, by part", xlabel=self._across())
+        across = f"measured on {KERNELS}; reading and multiplying at the roof" if self.planned else f"at the roof of {self.device.name}"
+        ax.set(title=f"One pass for one token after {self.context}, by part", xlabel=across)
         ax.legend(loc="lower right")
         figure.supxlabel(self.where, color=GREY, fontsize=plots.points() - 1)
-
-    def _across(self) -> str:
-        return (
-            f"measured, and how long reading and multiplying take at least on {self.device.name}"
-            if self.planned
-            else f"at the roof of {self.device.name}"
-        )
 
     def _name(self, part: str) -> str:
         if part not in self.counted:
             return part
         products, read, flops = self.counted[part]
-        return f"{part}\n{products} product{'' if products == 1 else 's'}, {bytes_(read)}, {flops / 1e6:,.0f} MFLOP"
+        if not products:
+            return f"{part}\nno product, {bytes_(read)}"
+        return f"{part}\n{products} product{'s' * (products > 1)}, {bytes_(read)}, {flops / 1e6:,.0f} MFLOP"
 
     def draw(self) -> None:
         took = self.took
@@ -167,13 +163,13 @@ class Anatomy:
 
     def _measured(self) -> Iterator[str]:
         took, wholes = self.took, [one.without for one in self.passes]
-        whole = sum(took.values())
+        whole, refused = sum(took.values()), verdict(self.band, "", wholes)
         longest = max(took, key=took.get)
         yield (
-            f"Measured, {longest} takes {took[longest] / whole:.0%} of it and attention {self.share:.0%} "
+            f"Measured on {KERNELS}, {longest} takes {took[longest] / whole:.0%} of it and attention {self.share:.0%} "
             f"({f'you said {self.guess:g}' if self.guess is not None else 'no prediction'})."
         )
-        if idle := self.idle():
+        if not refused and (idle := self.idle()):
             read, spent = sum(self.counted[part][1] for part in idle if part in self.counted), sum(took[part] for part in idle)
             all_read = sum(taken[1] for taken in self.counted.values())
             yield f"{', '.join(idle)} have {read / all_read:.1%} of the bytes and take {seconds(spent)}, {spent / whole:.0%}."
@@ -182,8 +178,8 @@ class Anatomy:
             f"Medians of {len(wholes)} passes of {seconds(alone)} ({seconds(min(wholes))} to {seconds(max(wholes))}); "
             f"the stopwatches make that {seconds(whole)}."
         )
-        if judged := verdict(self.band, "", wholes):
-            yield judged
+        if refused:
+            yield refused
 
 
 def dissect(unit, prompt: str, guess: float | None = None, passes: int = 16, seconds: float = 20, **shown) -> Shown:

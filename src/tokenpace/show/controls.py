@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import escape
 
 
 def button(label: str, call: Callable, *arguments, **settings):
@@ -17,10 +18,7 @@ def button(label: str, call: Callable, *arguments, **settings):
     def pressed(_):
         press.disabled, message.value = True, "measuring …"
         try:
-            call(*arguments, **settings)
-            message.value = "done"
-        except Exception as error:  # the kernel prints no traceback where a learner would see it
-            message.value = f"{type(error).__name__}: {error}"
+            message.value = _tried(call, *arguments, **settings) or "done"
         finally:
             press.disabled = False
 
@@ -43,12 +41,17 @@ def sliders(call: Callable, *arguments, ranges: dict[str, tuple], **settings):
     message = HTML()
 
     def moved(_):
-        try:
-            call(*arguments, **settings, **{name: slider.value for name, slider in made.items()})
-            message.value = ""
-        except Exception as error:  # the kernel prints no traceback where a learner would see it
-            message.value = f"{type(error).__name__}: {error}"
+        message.value = _tried(call, *arguments, **settings, **{name: slider.value for name, slider in made.items()})
 
     for slider in made.values():
         slider.observe(moved, "value")
     return VBox([*made.values(), message])
+
+
+def _tried(call: Callable, *arguments, **settings) -> str:
+    """Call it; what went wrong, in HTML, for the kernel prints no traceback where a learner would see it."""
+    try:
+        call(*arguments, **settings)
+    except Exception as error:
+        return escape(f"{type(error).__name__}: {error}", quote=False)
+    return ""

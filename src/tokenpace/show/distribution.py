@@ -203,6 +203,7 @@ class Draws:
         right.set(xlim=(1, max(self.planned, 10)), ylim=(1e-3, 1))
         right.grid(visible=True)
         right.legend(loc="lower left")
+        figure.supxlabel(self.where, color=GREY, fontsize=plots.points() - 1)
         self.left, self.right = left, right
 
     def draw(self) -> None:
