@@ -54,7 +54,7 @@ print("the same text" if len(set(texts.values())) == 1 else "another text: two t
 # has done its asking.
 #
 # And these two never change. Unit 01 swapped one token of a text: nothing before it moved. What a token is in a layer depends on the tokens up to
-# it and on none after it. Write a hundred more, and every earlier key and value would be computed again to be exactly the same. What is the same
+# it and on none after it. Write a hundred more, and every earlier key and value would be computed again to be the same. What is the same
 # each time can be kept: that is the **KV cache**.
 #
 # How much is wasted without it? Count.
@@ -144,8 +144,8 @@ flat = widths.widths(unit, eight, most=unit.size(quick=128, full=256))
 # The measured curve is not so clean. It starts above the flat line, for a pass also launches hundreds of small operations; it may rise early, and
 # in steps, where other loops take over for wider passes; and it rises more steeply where the products of these matrices don't reach the speed of
 # the large ones that were probed. What the sentence under the figure says of eight tokens, half of this course lives on: a pass that checks several
-# guesses (14) or serves several readers (08) costs far less than as many passes. (That it is reading which binds at the left end is here only
-# predicted; unit 04 proves it.)
+# guesses (14) or serves several readers (08) costs far less than as many passes. (That reading binds at the left end is
+# only predicted here; the thief of units 00 and 01 put it to the test.)
 #
 # On a large graphics card the crossing lies at hundreds of tokens (the line with triangles): there a short text could be written without a cache,
 # and nobody would notice.
