@@ -421,6 +421,13 @@ def _(Slab):
     return refused(Slab, [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5])
 
 
+@slab.mistake("self.slots is no number yet: how many slots are there in all, with those for padding?")
+class _(Slab):
+    def __init__(self, rows, capacity, fixed=False):
+        super().__init__(rows, capacity, fixed)
+        self.slots = None
+
+
 @slab.mistake("Rows overlap: the padding of one is written over the first cell of the next. Each row needs one slot more than it has cells.")
 class _(Slab):
     def __init__(self, rows, capacity, fixed=False):

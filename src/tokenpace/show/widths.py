@@ -139,7 +139,7 @@ class Widths:
             return "Nothing is measured yet."
         parts = [f"a pass over {w} tokens {seconds(s)}, {self.times(w):.3g} times" for w, s in found.items() if w in (self.asked, max(self.widths))]
         said = f"you said {self.guess:g} for {self.asked}" if self.guess else "no prediction"
-        text = f"A pass over 1 token takes {seconds(found[1])}; {'; '.join(parts)} ({said}). {self._verdict()}"
+        text = f"{'; '.join([f'A pass over 1 token takes {seconds(found[1])}', *parts])} ({said}). {self._verdict()}"
         return text + (f" [{self.where}]" if self.where else "")
 
     def _verdict(self) -> str:
