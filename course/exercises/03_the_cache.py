@@ -350,6 +350,13 @@ class Slab:
 TINY = ModelConfig(vocab_size=11, d_model=4, n_layers=1, n_heads=1, n_kv_heads=1, d_head=2, d_ff=4)
 
 
+def cached(slab):
+    """A cache on a slab, if that is one."""
+    if not isinstance(slab.slots, int):
+        raise TypeError(f"self.slots should say how many slots there are in all, a whole number; it is {slab.slots!r}")
+    return Cache(TINY, slab)
+
+
 def transcript(cache, *passes):
     """What comes back of each pass, of a cache in which each key is 100 · (row + 1) + its position and each padding 7.
 
@@ -368,32 +375,32 @@ def transcript(cache, *passes):
 
 @slab.trial("one row that grows to its last cell")
 def _(Slab):
-    return transcript(Cache(TINY, Slab(1, 5)), [[0, 1, 2]], [[3]], [[4]])
+    return transcript(cached(Slab(1, 5)), [[0, 1, 2]], [[3]], [[4]])
 
 
 @slab.trial("two rows, of which the first is padded in the second pass")
 def _(Slab):
-    return transcript(Cache(TINY, Slab(2, 8)), [[0, 1, 2], [0, 1, 2]], [[3, 4, 5, -1], [3, 4, 5, 6]], [[6], [7]])
+    return transcript(cached(Slab(2, 8)), [[0, 1, 2], [0, 1, 2]], [[3, 4, 5, -1], [3, 4, 5, 6]], [[6], [7]])
 
 
 @slab.trial("three rows, read one by one")
 def _(Slab):
-    return transcript(Cache(TINY, Slab(3, 4)), [[0, -1, -1], [0, 1, 2], [-1, -1, -1]], [[1], [-1], [0]])
+    return transcript(cached(Slab(3, 4)), [[0, -1, -1], [0, 1, 2], [-1, -1, -1]], [[1], [-1], [0]])
 
 
 @slab.trial("a padded row near its end")
 def _(Slab):
-    return transcript(Cache(TINY, Slab(2, 6)), [[0, 1, 2], [0, -1, -1]], [[3, 4, 5, -1], [1, 2, 3, 4]])
+    return transcript(cached(Slab(2, 6)), [[0, 1, 2], [0, -1, -1]], [[3, 4, 5, -1], [1, 2, 3, 4]])
 
 
 @slab.trial("a slab that is always looked at whole")
 def _(Slab):
-    return transcript(Cache(TINY, Slab(1, 5, fixed=True)), [[0, 1]], [[2]])
+    return transcript(cached(Slab(1, 5, fixed=True)), [[0, 1]], [[2]])
 
 
 @slab.trial("a row copied over another")
 def _(Slab):
-    cache = Cache(TINY, Slab(2, 4))
+    cache = cached(Slab(2, 4))
     first = transcript(cache, [[0, 1], [-1, -1]])
     cache.copy([0], [1])
     return first + transcript(cache, [[2], [2]])
@@ -404,7 +411,7 @@ def refused(Slab, *passes):
     told = []
     for positions in passes:
         try:
-            Cache(TINY, Slab(1, 4)).stage(torch.tensor([positions]))
+            cached(Slab(1, 4)).stage(torch.tensor([positions]))
             told.append("taken")
         except ValueError:
             told.append("refused")
@@ -419,13 +426,6 @@ def _(Slab):
 @slab.trial("five tokens into a row of four cells, and six")
 def _(Slab):
     return refused(Slab, [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5])
-
-
-@slab.mistake("self.slots is no number yet: how many slots are there in all, with those for padding?")
-class _(Slab):
-    def __init__(self, rows, capacity, fixed=False):
-        super().__init__(rows, capacity, fixed)
-        self.slots = None
 
 
 @slab.mistake("Rows overlap: the padding of one is written over the first cell of the next. Each row needs one slot more than it has cells.")
