@@ -207,8 +207,8 @@ MUTANTS = [
     Mutant(
         "log-probabilities of the filtered law",
         "decode/outcome.py",
-        "x = self.logits[rows].float()",
-        "x = self.probs[rows].log()",
+        "x = self.logits[those].float()",
+        "x = self.probs[those].log()",
         "test_contract.py: logprobs",
     ),
     # sampling
@@ -392,20 +392,26 @@ MUTANTS = [
         "test_cost.py: queued or m1_",
     ),
     # exercises
-    Mutant("an endless loop is stopped once only", "checking.py", "            wait = 1.0\n", "            return\n", "test_checking.py: swallows"),
     Mutant(
-        "what stops a loop is an Exception", "checking.py", "class TooLong(BaseException)", "class TooLong(Exception)", "test_checking.py: never_ends"
+        "an endless loop is stopped once only",
+        "patience.py",
+        "            told, left = told + 1, 1.0",
+        "            return",
+        "test_checking.py: swallows",
+    ),
+    Mutant(
+        "what stops a loop is an Exception", "patience.py", "class TooLong(BaseException)", "class TooLong(Exception)", "test_checking.py: never_ends"
     ),
     Mutant(
         "changed inputs go unseen",
         "checking.py",
-        "        result = f(*args, **named)\n        look()",
-        "        result = f(*args, **named)",
+        "late.append(look) if inspect.isgenerator(result) else look()",
+        "late.append(look) if inspect.isgenerator(result) else None",
         "test_checking.py: named",
     ),
     Mutant("a generator is watched at its start only", "checking.py", "late.append(look) if", "None if", "test_checking.py: to_its_end"),
-    Mutant("NaN equals everything", "checking.py", "        if bool(nan.any()):", "        if False:", "test_checking.py: told"),
-    Mutant("any dtype will do", "checking.py", "    if got.dtype != want.dtype:", "    if False:", "test_checking.py: told"),
+    Mutant("NaN equals everything", "comparing.py", "        if bool(nan.any()):", "        if False:", "test_checking.py: told"),
+    Mutant("any dtype will do", "comparing.py", "    if got.dtype != want.dtype:", "    if False:", "test_checking.py: told"),
     Mutant("megabytes are kept", "checking.py", "text[: max(QUIET - self.tell(), 0)]", "text", "test_checking.py: kept_short"),
     Mutant("a cut line swallows the next", "answers.py", "if file.tell() and not _ends_well():", "if False:", "test_answers.py: cut_off"),
     Mutant("damaged answers are thrown away", "answers.py", "os.replace(path(), aside)", "path().unlink()", "test_answers.py: damaged"),
