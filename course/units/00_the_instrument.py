@@ -7,11 +7,13 @@
 # of *your* machine. So the machine comes first. **What can it do?**
 #
 # You need some Python, and to know what a matrix times a vector is. You needn't know how a language model works: for this unit it is a program that
-# reads a text and writes the next piece of it. A few words, though, come back all the time:
+# reads a text and writes the next piece of it. Nor need you follow the code of every cell: what you are to write is in the exercises, and what a cell
+# shows is told around it. A few words, though, come back all the time:
 #
 # - **token**: a piece of a word. The model reads and writes nothing else.
 # - **weights**: the numbers that a model consists of. It was trained once, and since then they don't change.
 # - **pass**: one run through the model. Tokens go in, the next token comes out.
+# - **prompt**: the text that the model is given to go on from.
 # - **FLOP**: one addition or multiplication of two numbers. **GB**: a billion bytes, and a byte is 8 bits. **bfloat16** is a number in two bytes,
 # float32 one in four.
 #
@@ -45,8 +47,9 @@ watched = odometer.odometer(unit, unit.size(quick=6, full=20))
 #
 # ## What are those GB?
 #
-# A model of this kind computes a token from *all* of its weights. They lie in memory; the processor keeps only a little of what it read last. So for
-# every pass all weights have to be fetched, and each pass makes one token. The odometer is a product: **bytes of the weights × passes**.
+# A model of this kind computes a token from *all* of its weights. They lie in memory; the processor keeps only a little of what it read last, in its
+# *caches*, small fast memories beside the cores. So for every pass all weights have to be fetched, and each pass makes one token. The odometer is a
+# product: **bytes of the weights × passes**.
 
 # %% exercise="00.1"
 
@@ -79,24 +82,27 @@ most = unit.predict("write", None)  # tokens a second
 #
 # Now the machine shows what it can do. Three things are probed, again and again, and each sample is drawn as it comes:
 #
-# - **Reading**: a loop that does nothing but read, over buffers from tiny to larger than any cache.
+# - **Reading**: a loop that does nothing but read, over buffers (pieces of memory) from tiny to larger than any cache.
 # - **Multiplying**: large matrix times large matrix, in several kinds of number.
 # - **Launching**: operations that have next to nothing to do. What is left is what it costs to start one.
 #
-# Then come products of a matrix with one vector, small matrices first. They are nearly all that a pass over a single token does.
+# Then come products of a matrix with one vector, small matrices first. They are nearly all that a pass over a single token does. What the machine can
+# do at best, as probed here, is called its **roof**. If it moves while something is measured, another program is at work, and the figure gives no
+# verdict.
 
 # %%
 shown = roofline.roofline(unit, guess and guess * 1e9)
 
 # %% [markdown]
-# **Left: reading.** A small buffer stays in the caches, small fast memories beside the cores (the dotted lines are their sizes), and is read fast. To
+# **Left: reading.** Each axis goes up by factors of ten. A small buffer stays in the caches (the dotted lines are their sizes) and is read fast. To
 # the right of the last line it has to come from memory, and the curve falls to the speed that matters for a model: it is much larger than any cache.
 #
 # **Right: the roofline.** Up is how many FLOP a second are done, to the right how many are done with each byte that was read: the **intensity**.
 # Whoever does few FLOP with each byte can't do more of them than the bytes allow: that is the slope. Whoever does many meets the flat top: that is
 # all the arithmetic there is. Every program lies under this roof, also those of tomorrow. The picture is that of Williams, Waterman and Patterson
-# 2009, *Roofline: An Insightful Visual Performance Model*. The dots are the products with one vector. They make two FLOP of each weight, and a weight
-# here has two bytes, so they all stand at the same intensity, left of the bend.
+# 2009, *Roofline: An Insightful Visual Performance Model*. The dots are the products with one vector. They make two FLOP of each weight, and all
+# weights here have equally many bytes, so they all stand at the same intensity, left of the bend. The lowest are the smallest matrices: those spend
+# their time on something else, and the panel below shows on what.
 #
 # **Below: the same products by size.** Each line is a time that can't be beaten: launching an operation, reading the matrix from memory, multiplying
 # it. The highest of the three lines counts. Small products lie on *launch* or above; middle ones may lie *under* the line of memory, for they come
@@ -161,13 +167,14 @@ if alike:
 
 # %% [markdown]
 # This is a bound and no forecast. It says what can't be beaten as long as all weights come from memory, not what will be reached: a pass also
-# computes attention, waits for its threads, and seldom reads at full speed.
+# computes with what it remembers of the text, waits for its threads, and seldom reads at full speed.
 #
 # ### The ridge
 #
 # In the roofline the slope meets the flat top at the **ridge**. Left of it a program waits for bytes, right of it for arithmetic. A pass over one
 # token is far to the left. But a pass needn't have one token: it may have all tokens of a prompt, or one of each of several readers. The weights are
-# read once for all of them. So tokens that share a pass move it to the right. How many does it take to get to the ridge?
+# read once for all of them. So tokens that share a pass move it to the right. How many does it take to get to the ridge? (The figure gives the ridge
+# in FLOP per byte; the exercise asks for it in tokens.)
 
 # %% exercise="00.4"
 
@@ -195,7 +202,8 @@ for tokens in (1, 4, 16, 64, 256):
 # the first experiment showed nothing about memory.
 #
 # It is done twice, with two programs that run the same model: the tiled kernels, and PyTorch's own. **Which of the two will slow more?** ◆ is where a
-# pass would lie if it slowed just as reading does. (Where no thief can work, with a single core or a graphics card, a sentence says so.)
+# pass would lie if it slowed just as reading does, and the panels below show how fast memory was read in the same round. (Where no thief can work,
+# with a single core or a graphics card, a sentence says so.)
 
 # %%
 stolen = theft.steal(unit)
@@ -204,10 +212,10 @@ stolen = theft.steal(unit)
 # Look first whether the control lies where the passes without a thief lie. Then look how near the passes beside the thief of bandwidth come to ◆.
 #
 # If the two programs differ, the same weights were read by both, so it can't be the model that decides. Go back to the roofline, to the largest
-# matrix: the sentence under it says at what share of the speed of memory each kernel reads. A kernel that reads slower than memory gives waits for
-# something else as well (for its own arithmetic with a single vector, for threads to wake up, for operations to start), and a thief of what it
-# doesn't use up can't hurt it as much. **That a model is bound by bandwidth is never true of the model alone**, but of a model, a program and a
-# machine together.
+# matrix: the sentence under it says at what share of the speed of memory each kernel reads, if the machine was quiet. A kernel that reads slower than
+# memory gives waits for something else as well (for its own arithmetic with a single vector, for threads to wake up, for operations to start), and a
+# thief of what it doesn't use up can't hurt it as much. **That a model is bound by bandwidth is never true of the model alone**, but of a model, a
+# program and a machine together.
 #
 # What may be concluded, and when nothing may, is worth being strict about.
 
@@ -266,9 +274,11 @@ for name, (width, better) in offers.items():
 # %% [markdown]
 # ## The ledger
 #
-# Every unit ends with one row for each way of decoding seen so far. Today there is one: *autoregressive*, each token from a pass that knows all
-# before it. **Pace** is seconds per token. **MBU** is the share of memory's bandwidth that the passes really used; it is left out, with the reason,
-# where it would mean nothing. *Exact* asks whether the text is that of plain decoding. Nothing here tests it; unit 01 does.
+# Every unit ends with one row for each way of **decoding** (writing a text, token by token) seen so far. Today there is one: *autoregressive*, each
+# token from a pass that knows all before it. The passes over the prompts are left out, so there are fewer than the odometer counted. **Pace** is
+# seconds per token; the predicted one is the bound again, under the best roof that was found just before and just after this text was written.
+# **MBU** is the share of memory's bandwidth that the passes really used; it is left out, with the reason, where it would mean nothing. *Exact* asks
+# whether the text is that of plain decoding. Nothing here tests it; unit 01 does.
 
 # %%
 run = watched.points["write"]
@@ -281,7 +291,8 @@ ledger if wrote else print("nothing written, so there is no row; run the odomete
 plane = live.watch(ledgers.Plane(ledger), {})
 
 # %% [markdown]
-# Up is a dearer pass, to the right are more tokens from each, and along a diagonal the pace is the same. Every later unit is a way to move that dot.
+# Up is a dearer pass, to the right are more tokens from each that stay in the text, and along a diagonal the pace is the same. Every later unit is a
+# way to move that dot.
 
 # %%
 unit.end()

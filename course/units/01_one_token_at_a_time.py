@@ -42,11 +42,14 @@ print(unit)
 # The model is SmolLM2-135M-Instruct, a small one. Nothing below depends on its being small; the numbers do. It doesn't see text but *tokens*:
 # pieces of words, each a number.
 #
-# A **pass** is one run through the model. Below, every line is one pass. In the first, the *prefill*, the model gets the whole prompt.
-# After that, each pass is fed one token, the one that the pass before it made, and makes the next.
+# A **pass** is one run through the model. Below, every line is one pass. In the first, the *prefill*, the model gets the whole prompt, the text that
+# it is to go on from. After that come *decode* passes: each is fed one token, the one that the pass before it made, and makes the next.
 #
 # What a pass computes is a probability for every token there is. This unit always takes the likeliest (that is called *greedy*), so every run
 # writes the same text; unit 02 draws.
+#
+# In the code a pass comes as a *Step*. It can serve several texts at once, each a *row*; here there is one, `rows[0]`. A row tells what it was fed
+# and what it wrote: `writes` is a list of (position, token, whether it stays).
 
 # %%
 PROMPT = "Gravity is"
@@ -57,7 +60,8 @@ for step, seconds in unit.run("watch", PROMPT, max_new_tokens=12):
     print(told, f"{1e3 * seconds:6.1f} ms")
 
 # %% [markdown]
-# Look at the column *was fed*. Nothing in the model's arithmetic says that it must be one: the prefill took the whole prompt in a single pass.
+# Look at the column *was fed*. Nothing in the model's arithmetic says that it must be one: the prefill took the whole prompt in a single pass
+# (more tokens than words, for the model has no token for the whole of *Gravity*).
 # The loop is what says so. The input of a pass is the output of the pass before it.
 #
 # ## Build the loop
@@ -71,7 +75,8 @@ for step, seconds in unit.run("watch", PROMPT, max_new_tokens=12):
 
 # %% [markdown]
 # Now your loop writes with the real model. (If the exercise isn't done, the reference takes its place, and the cell says so. It is like that in
-# every unit, so you can always go on.)
+# every unit, so you can always go on.) `unit.plain` is the same model once more, on the kernels that PyTorch has for everything; those
+# can be called the way your loop calls the model.
 
 # %%
 loop, plain, start = tp.learner_or_reference("01.1"), unit.plain, unit.encode(PROMPT)
@@ -81,13 +86,13 @@ print("the same tokens as the library's:", wrote == tp.generate(plain, start, ma
 
 # %% [markdown]
 # Your loop fed the whole text at every pass, and the run before it one token only: what a pass needs to know of the tokens before, it had kept. That
-# is the cache of unit 03. It doesn't change what is asked here, for either way there is a pass for each token.
+# store is called the *KV cache*, and unit 03 is about it. It doesn't change what is asked here, for either way there is a pass for each token.
 #
 # ## Predict
 #
 # Now take a text of some length and let the model go over it twice.
 #
-# - **Scoring.** The text is there already. In *one* pass over all of it the model says how likely each of its tokens was.
+# - **Scoring.** The text is there already. After the prompt, *one* pass over all of it says how likely each of its tokens was.
 # - **Writing.** The same text has to be written: one pass for each token.
 #
 # Both do the same arithmetic, the same matrices times the same numbers. The GFLOP in the figure are calculated from the shapes of the matrices.
@@ -109,14 +114,15 @@ first = []
 for step, _ in unit.run("first", PROMPT, logprobs=True, **length):
     first.append(step)
     print(unit.decode([token for _, token, _ in step.rows[0].writes]), end="", flush=True)
-given = tp.canvas(first)
+given = tp.canvas(first)  # the tokens that these passes wrote, as a list
 
 # %% [markdown]
 # Then the race: the scoring bar, then the writing bar, each as it is measured.
 # ◆ is *predicted*, from what a pass has to read and to multiply, and from how fast this machine reads and multiplies, as probed when this
 # notebook started. The pale bar behind it is where ◆ would lie under the roof as it was just before and just after the run.
 #
-# Beneath it grows the text, and beside it the odometer: the weights that were read from memory to write it.
+# Under the bars is the same race as a curve, at the right how many times as long writing took, and below that the odometer: the weights that were
+# read from memory to write the text, which grows at the bottom. The clock starts when the prompt's pass is over, for both of them need that one.
 
 # %%
 shown = race.race(unit, PROMPT, given, guess)
@@ -154,11 +160,13 @@ unit.claim("again", shown)
 #
 # $$P(x_1 \ldots x_n) = P(x_1)\,P(x_2 \mid x_1)\,P(x_3 \mid x_1 x_2) \cdots P(x_n \mid x_1 \ldots x_{n-1})$$
 #
-# When the text is *given*, everything to the right of each bar is known, so all factors can be computed side by side, in one pass. When it is
-# being *written*, $x_2$ has to be chosen before
-# the third factor means anything. Below is log P, the logarithm of the same product (a product of hundreds of small numbers is too small to print,
+# ($P(x_2 \mid x_1)$ is the probability of $x_2$ after $x_1$.) When the text is *given*, all that stands after each $\mid$ is known, so all factors
+# can be computed side by side, in one pass. When it is being *written*, $x_2$ has to be chosen before the third factor means anything.
+#
+# Below is log P, the logarithm of the same product (a product of hundreds of small numbers is too small to print,
 # the sum of their logarithms is not). It is added up once from as many passes as there are tokens, and once from two: the prompt's pass, which
-# tells the first token's probability, and a single pass for all others.
+# tells the first token's probability, and a single pass for all others. (That is one more on either side than in the race, which left out the
+# prompt's pass and the token that it wrote.)
 
 # %%
 told = [step for step, _ in unit.run("told", PROMPT, decoder=score(given), logprobs=True, **length)]
@@ -191,7 +199,8 @@ print(f"one pass over {len(text)} tokens gave {len(logits)} rows of {logits.shap
 print(f"log P of the {len(text) - len(start)} after the prompt = {added(logits, text, len(start)):.2f}")
 
 # %% [markdown]
-# And do the factors really need *all* tokens before them? Swap a single early token of the text, keep all others, and score it again.
+# And do the factors really need *all* tokens before them? Swap a single early token of the text, keep all others, and score it again. (Any other
+# token would do. It is the next in the vocabulary's own order, which means nothing.)
 
 # %%
 swapped = [*given[:4], given[4] + 1, *given[5:]]
@@ -230,10 +239,10 @@ for lane, points in shown.points.items():
     print(f"    with infinitely fast memory     {clocks[2]:.3f} s")
 
 # %% [markdown]
-# Compare the two lines. In this prediction scoring waits for arithmetic where fast arithmetic makes it shorter, and writing waits for memory where
-# fast arithmetic buys it nothing: every one of its passes still has to fetch all weights.
-# Hence the dotted line in the figure: **a floor that no arithmetic removes, set
-# by the number of passes.** It is simple enough to be worked out by hand.
+# Compare the three times of *score* with each other, then those of *write*. In this prediction scoring waits for arithmetic where fast arithmetic
+# makes it shorter, and writing waits for memory where fast arithmetic buys it nothing: every one of its passes still has to fetch all weights. Hence
+# the dotted line in the figure: **a floor that no arithmetic removes, set by the number of passes.** It is simple enough to be worked out by hand.
+# (With infinitely fast memory both would take the same, for they do the same arithmetic.)
 
 # %% exercise="01.3"
 
@@ -276,7 +285,7 @@ print(f"you said {slower:g}" if slower else "no prediction")
 # %% [markdown]
 # If the text slowed, was it because of memory? Two things are missing. How much slower did *reading* become? A pass that does nothing but wait
 # for memory slows as much as reading does, no less. And what does a thief do that takes cores but no memory? It is the control: it reads the same
-# few numbers over and over, which its core keeps in its own cache.
+# few numbers over and over, which lie in the *processor's cache*, a small fast memory of each core.
 #
 # The figure measures all that in rounds: a pass and the reading speed, without a thief, with the one, with the other. ◆ is where the pass would lie
 # if it slowed as reading does. It does so for two programs that run the same model: kernels that were written for a pass over a single token
@@ -326,15 +335,16 @@ unit.claim("two-factors", shown)
 #
 # Your loop of exercise 01.1 owned everything: it called the model, fed it, and decided when to stop. All decoders of this course are written another
 # way, as a **conversation**. A decoder says what it wants from the next pass, an *Ask*; whoever runs the model (the *driver*) runs the pass and
-# answers with what came of it; and the decoder says what shall stay, a *Keep*. So the same decoder runs alone, in a batch with others, with or
-# without a cache, and all the clever ones of later units differ in nothing but what they ask and what they keep.
+# answers with what came of it; and the decoder says what shall stay, a *Keep*: which of the fed tokens in the cache, and what is written. So the same
+# decoder runs alone, in a batch with others, with or without a cache, and all the clever ones of later units differ in nothing but what they ask and
+# what they keep.
 #
 # In Python that is a *generator*, a function with `yield` in it: `yield` hands something out, and the function stands still until it is sent an
 # answer. A prompt of three tokens goes like this; every token has a position, counted from 0:
 #
 # ```
 # decoder   Ask("decode", [12, 7, 30], 0)    feed these three; the first stands at position 0
-# driver    out.tokens is [5]                the pass was run, and 5 was drawn
+# driver    out.tokens is [5]                the pass was run, and 5 was drawn (in this unit: was the likeliest)
 # decoder   Keep(3, ((3, 5, True),))         all three stay in the cache; 5 is written at position 3, and stays
 # decoder   Ask("decode", [5], 3)            feed what is new
 # driver    out.tokens is [41]               … and so on, for as long as the driver wants more
@@ -414,7 +424,8 @@ print(used)
 # ## The ledger
 #
 # Every unit ends with one row for each way of decoding seen so far. Today there is one: *autoregressive*,
-# each token from a pass that knows all before it.
+# each token from a pass that knows all before it. The predicted pace stands under the best roof that was found just before and just after the race's
+# text was written (◆ in the race: under that of the first cell).
 # **MBU** is the share of the memory's bandwidth that the
 # passes really used. It is left out, with the reason, where it would mean nothing. *Exact* asks whether the text is the one that plain
 # decoding writes. This *is* plain decoding, so all that is asked today is that it writes the same twice: the race's text is compared with the one
@@ -445,7 +456,9 @@ unit.end()
 # - A text's probability is a product of conditionals, and no token can be chosen before the one to its left is known. A *given* text needs one pass,
 # a *new* one as many as it has tokens.
 # - Latency is nearly linear in output length, and its floor is the number of passes times what one has to read. Faster arithmetic doesn't remove it.
-# - The same weights are read again for each token. Whether a pass waits for them is no matter of belief: take bandwidth away, and see.
+# - The same weights are read again for each token. Whether a pass waits for them is no matter of belief: take bandwidth away, and see. A pass that
+# slows as much as reading does waits for memory, one that slows by less waits for other things too, and only if the control leaves it alone is either
+# shown. So it is said of a model, a program and a machine together.
 # - Pace is the cost of a pass divided by the tokens kept from it.
 #
 # Next, unit 02 opens the pass itself, and unit 03 asks what would be computed again and again without a cache.
