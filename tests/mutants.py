@@ -400,7 +400,11 @@ MUTANTS = [
         "test_checking.py: swallows",
     ),
     Mutant(
-        "what stops a loop is an Exception", "patience.py", "class TooLong(BaseException)", "class TooLong(Exception)", "test_checking.py: never_ends"
+        "what stops a loop is an Exception",
+        "patience.py",
+        "class TooLong(BaseException)",
+        "class TooLong(Exception)",
+        "test_checking.py: never_ends_with",
     ),
     Mutant(
         "changed inputs go unseen",

@@ -133,6 +133,17 @@ def test_a_loop_that_never_ends_is_ended(loop):
         step()
 
 
+def test_code_that_catches_every_exception_never_ends_with_a_value():
+    def careful(x):
+        try:
+            while True:
+                step()
+        except Exception:
+            return 1
+
+    assert type(attempt(lambda f: f(1), careful, seconds=0.2).error) is TooLong
+
+
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda f: f.__name__)
 def test_it_is_ended_in_another_thread_too(loop):
     came = []

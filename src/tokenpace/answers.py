@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from contextlib import contextmanager
 from datetime import datetime
 from math import isfinite
 from pathlib import Path
@@ -40,16 +41,16 @@ def read() -> dict[str, dict[str, dict]]:
     A file that cannot be read is put aside under another name, which is said, and a new one is begun with the lines that can.
     """
     found: dict[str, dict[str, dict]] = {kind: {} for kind in KINDS}
-    try:
-        lines = path().read_bytes().splitlines()
-    except FileNotFoundError:
+    if not path().exists():
         return found
+    try:
+        with _alone():
+            read = [_one(line) for line in path().read_bytes().splitlines()]
+            if not all(read):
+                _put_aside()
     except OSError as error:
         _say(f"your answers could not be read ({error}), so none are known here")
         return found
-    read = [_one(line) for line in lines]
-    if not all(read):
-        _put_aside()
     for kind, name, value in filter(None, read):
         found.setdefault(kind, {})[name] = value
     return {kind: {name: value for name, value in of.items() if value is not None} for kind, of in found.items()}
@@ -76,14 +77,32 @@ def keep(kind: str, name: str, value: dict | None) -> bool:
     line = json.dumps({"kind": kind, "name": name, "value": value, "when": datetime.now().isoformat(timespec="seconds")}) + "\n"
     try:
         path().parent.mkdir(parents=True, exist_ok=True)
-        with open(path(), "ab") as file:
+        with _alone(), open(path(), "ab") as file:
             if file.tell() and not _ends_well():
                 file.write(b"\n")
-            file.write(line.encode())  # a single write at the end of the file: another notebook's comes before or after, never within
+            file.write(line.encode())
         return True
     except OSError as error:
         _say(f"this could not be written to your answers ({error}); everything else goes on")
         return False
+
+
+@contextmanager
+def _alone():
+    """No other notebook reads or writes the answers meanwhile: half a line of theirs would look damaged. In a folder in which nothing can be written
+    nobody writes, so there one may read without.
+    """
+    from filelock import FileLock  # comes with PyTorch
+
+    lock = FileLock(path().with_suffix(".lock"), timeout=10)
+    held = os.access(path().parent, os.W_OK)
+    if held:
+        lock.acquire()
+    try:
+        yield
+    finally:
+        if held:
+            lock.release()
 
 
 def _ends_well() -> bool:
@@ -94,15 +113,13 @@ def _ends_well() -> bool:
 
 
 def _put_aside() -> None:
-    """Begin a new file with the lines that can be read: those of the old one as it was when it was moved, at the end of what another program may have
-    written since, so that no line is lost.
-    """
+    """Begin a new file with the lines that can be read."""
     aside = path().with_name(f"answers.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl")
     try:
         os.replace(path(), aside)
         lines = aside.read_bytes().splitlines()
         good = [line for line in lines if _one(line)]
-        with open(path(), "ab") as file:
+        with open(path(), "wb") as file:
             file.write(b"".join(line + b"\n" for line in good))
     except OSError as error:
         return _say(f"some lines in {path()} cannot be read, and the file could not be put aside ({error})")

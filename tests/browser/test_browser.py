@@ -185,7 +185,7 @@ def test_a_button_measures_into_the_figure_while_one_looks(book):
     press.click()
     seen = book.page.evaluate("window.seen")
     assert seen["pictures"] >= 3, "the figure has to fill while it is measured, not only at its end"
-    assert any(re.search(r"\(\d+% measured, about \d+ s left\)", said or "") for said in seen["sentences"]), seen["sentences"]
+    assert any(re.search(r"\(\d+% measured, about \d+\ss left\)", said or "") for said in seen["sentences"]), seen["sentences"]
     book.until(
         "([number]) => !/measur(ing|ed, about)/.test(document.querySelectorAll('.jp-Cell')[number].querySelector('p[role=status]')?.innerText)",
         book.find(RACE),

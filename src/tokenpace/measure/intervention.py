@@ -163,7 +163,8 @@ def judged(rounds: Sequence[Round], steady: bool = True) -> Verdict:
     elif UNKNOWN in said:
         why = f"what the thief of compute did to the pass lies anywhere between {controls[0]:+.0%} and {controls[1]:+.0%}"
     elif said != {word}:
-        why = f"the rounds differ too much, the share lies anywhere between {low:.2f} and {high:.2f}"
+        sure = "it is bound at least in part, but " if NOT not in said else "it is not wholly bound, but " if BOUND not in said else ""
+        why = f"{sure}the rounds differ too much, the share lies anywhere between {low:.2f} and {high:.2f}"
     return Verdict(UNKNOWN if why else word, why, roof, memory, compute, low, high, len(rounds))
 
 

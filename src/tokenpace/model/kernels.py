@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..cache.protocol import Cache, Pass, Raw
 from ..cache.slab import Slab
-from .transformer import Attention, Linear, TiedHead, swiglu
+from .transformer import Block, Blocks, Linear, TiedHead, rms_norm, swiglu
 
 NARROW = 8  # tokens; with more, PyTorch's product of many rows is the faster one
 
@@ -38,10 +38,7 @@ def tiled(model: nn.Module) -> nn.Module:
     True
     """
     if why_not(model) is None:
-        for block in model.blocks:
-            block.attention = TiledAttention(block.attention, block.attention_norm)
-            block.mlp = TiledMLP(block.mlp, block.mlp_norm)
-            block.attention_norm = block.mlp_norm = nn.Identity()  # now inside what follows them
+        model.blocks, model.norm = TiledBlocks(model.blocks), TiledNorm(model.norm)
         if isinstance(model.head, TiedHead):
             model.embed, model.head = TiledEmbedding(model.embed), TiledTiedHead()
         else:
@@ -72,12 +69,12 @@ def loops():
     """
     import numba
 
-    from . import gemv, lookup
+    from . import gemv, layers
 
     threads = torch.get_num_threads()
     numba.set_num_threads(1)
     torch.set_num_threads(threads)
-    return SimpleNamespace(TILE=gemv.TILE, linear=gemv.linear, mlp=gemv.mlp, attention=lookup.attention)
+    return SimpleNamespace(TILE=gemv.TILE, linear=gemv.linear, mlp=gemv.mlp, rms_norm=gemv.rms_norm, through=layers.through)
 
 
 def run(loop, *args):
@@ -99,18 +96,18 @@ class Arrays:
     """Weights as the loops take them. Made once, for making an array costs as much as a small layer; made anew for a copy of the module."""
 
     def __init__(self, *weights: Tensor | None):
-        self.weights, self.made = weights, [array(w) for w in weights]
+        self.weights, self.made = weights, tuple(array(w) for w in weights)
 
     def __deepcopy__(self, memo):
         return Arrays(*copy.deepcopy(self.weights, memo))
 
 
 def tile(weight: Tensor) -> nn.Parameter:
-    """[R, K] -> [R/64, K/4, 4, 64], both rounded up with zeros: `gemv`'s layout."""
+    """[R, K] -> [R/64, K/2, 2, 64], both rounded up with zeros: `gemv`'s layout."""
     size = loops().TILE
-    w = F.pad(weight.detach(), (0, -weight.shape[1] % 4, 0, -weight.shape[0] % size))
+    w = F.pad(weight.detach(), (0, -weight.shape[1] % 2, 0, -weight.shape[0] % size))
     w = w.unflatten(0, (-1, size)).transpose(1, 2).contiguous()
-    return nn.Parameter(w.unflatten(1, (-1, 4)), requires_grad=False)
+    return nn.Parameter(w.unflatten(1, (-1, 2)), requires_grad=False)
 
 
 def product(x: Tensor, tiles: Tensor) -> Tensor:
@@ -176,31 +173,68 @@ class TiledMLP(nn.Module):
             run(loops().mlp, array(x.contiguous()), norm, self.norm.eps, gate_up, down, array(y))
         else:
             h = swiglu(product(self.norm(x), self.gate_up.flatten(0, 1)))
-            y = product(h[:, : 4 * self.down.shape[1]], self.down)
+            y = product(h[:, : 2 * self.down.shape[1]], self.down)
         return y[:, : self.rows]
 
 
-class TiledAttention(nn.Module):
-    """Attention, norm included: on narrow passes through a slab as it lies, one loop rotates, stores and looks up.
+class TiledBlock(nn.Module):
+    """A block on tiles, its norms inside the products that follow them; one half after the other, through any cache and codec."""
 
-    Other passes, caches and codecs go to the forward that it replaced, which finds its two products tiled.
-    """
-
-    def __init__(self, plain: Attention, norm: nn.Module):
+    def __init__(self, plain: Block):
         super().__init__()
-        self.plain, self.size = plain, plain.heads[0] * plain.d_head
-        plain.qkv, plain.out = TiledLinear(plain.qkv, norm), TiledLinear(plain.out)
-        norms = [n and n.weight for n in (plain.q_norm, plain.k_norm)]
-        self.arrays, self.eps = Arrays(*norms), plain.q_norm.eps if plain.q_norm else 0.0
+        self.attention, self.mlp, a = plain.attention, TiledMLP(plain.mlp, plain.mlp_norm), plain.attention
+        a.qkv, a.out = TiledLinear(a.qkv, plain.attention_norm), TiledLinear(a.out)
+        q_norm, k_norm = (n and n.weight for n in (a.q_norm, a.k_norm))
+        norms, mlp = (plain.attention_norm.weight, plain.mlp_norm.weight), self.mlp
+        self.arrays = Arrays(norms[0], a.qkv.weight, a.qkv.bias, q_norm, k_norm, a.out.weight, None, norms[1], mlp.gate_up, mlp.down)
 
-    def forward(self, x: Tensor, layer: int, flight: Pass, turns: tuple[Tensor, Tensor], biases: list[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, *where) -> Tensor:
+        x = x + self.attention(x, *where)
+        return x + self.mlp(x)
+
+
+class Addresses:
+    """Where the arrays of each layer begin, [L, n]."""
+
+    def __init__(self, layers: list[Arrays]):
+        self.layers, self.made = layers, torch.tensor([[array.ctypes.data for array in one.made] for one in layers]).numpy()
+
+    def __deepcopy__(self, memo):
+        return Addresses(copy.deepcopy(self.layers, memo))
+
+
+class TiledBlocks(Blocks):
+    """All blocks: on narrow passes through a slab as it lies one call of one loop. Other passes go from block to block."""
+
+    def __init__(self, plain: Blocks):
+        super().__init__(TiledBlock(block) for block in plain)
+        self.addresses = Addresses([block.arrays for block in self])
+
+    def forward(self, x: Tensor, flight: Pass, turns: tuple[Tensor, Tensor], biases: list[Tensor], exit_at: int | None = None) -> Tensor:
         if not few(x) or (slab := plain_slab(flight)) is None:
-            return self.plain(x, layer, flight, turns, biases)
-        y, ((keys,), (values,)) = x.new_empty(len(x), self.size), flight.store.layers[layer]
-        given = [array(t) for t in (self.plain.qkv(x), *turns)]
-        into, (first, stride) = array(flight.into), slab
-        run(loops().attention, *given, *self.arrays.made, self.eps, into, array(keys), array(values), first, stride, array(biases[0]), array(y))
-        return self.plain.out(y)
+            return super().forward(x, flight, turns, biases, exit_at)
+        first, layers, x = self[0], flight.store.layers, x.clone(memory_format=torch.contiguous_format)
+        store = tuple(array(part) for (part,) in layers[0])
+        places = torch.tensor([[part.data_ptr() for (part,) in layer] for layer in layers]).numpy()
+        weights = first.arrays.made, self.addresses.made[:exit_at], store, places, first.attention.heads[0], first.mlp.norm.eps
+        cos, sin, into, bias = (array(t) for t in (*turns, flight.into, biases[0]))
+        run(loops().through, array(x), *weights, cos, sin, into, *slab, bias)
+        return x
+
+
+class TiledNorm(nn.Module):
+    """RMSNorm in one loop."""
+
+    def __init__(self, plain: nn.Module):
+        super().__init__()
+        self.weight, self.eps, self.arrays = plain.weight, plain.eps, Arrays(plain.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not few(x):
+            return rms_norm(x, self.weight, self.eps)
+        y = torch.empty_like(x, memory_format=torch.contiguous_format)
+        loops().rms_norm(array(x.contiguous()), *self.arrays.made, self.eps, array(y))
+        return y
 
 
 def plain_slab(flight: Pass) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import prange
 
-from .gemv import F32, jit, narrow, widen
+from .gemv import F32, exp, jit, narrow, widen
 
 
 @jit(forceinline=True)
@@ -59,12 +59,14 @@ def look(q, keys, values, start, g, bias, weights, total):
             b += dot * scale
         weights[s] = b
         best = max(best, b)
+    for s in range(weights.shape[0]):
+        weights[s] = exp(weights[s] - best)
+        mass += weights[s]
     for i in range(size):
         total[i] = F32(0)
     for s in range(weights.shape[0]):
-        if weights[s] != -np.inf:  # hidden; a NaN is not, and must reach the logits
-            w, value = np.exp(weights[s] - best), values[start + s, g]
-            mass += w
+        if weights[s] != 0:  # hidden, or as good as that; a NaN is not, and must reach the logits
+            w, value = weights[s], values[start + s, g]
             for i in range(size):
                 total[i] += w * widen(value[i])
     for i in range(size):

@@ -93,6 +93,13 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
+class Blocks(nn.ModuleList):
+    def forward(self, x: Tensor, flight: Pass, turns: tuple[Tensor, Tensor], biases: list[Tensor], exit_at: int | None = None) -> Tensor:
+        for layer, block in enumerate(list(self)[:exit_at]):
+            x = block(x, layer, flight, turns, biases)
+        return x
+
+
 class TiedHead(nn.Module):
     """The embedding, read the other way: logits are the last state's products with every token's row. Holds no weights of its own."""
 
@@ -112,7 +119,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.d_model)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.blocks = Blocks(Block(config) for _ in range(config.n_layers))
         self.norm = RMSNorm(config.d_model, config.norm_eps)
         self.head = TiedHead() if config.tied else Linear(config.d_model, config.vocab_size, bias=False)
         self.follow()
@@ -138,8 +145,7 @@ class Transformer(nn.Module):
         where = attention.turns(flight.pack(flight.queries), self.frequencies)
         zero = torch.zeros((), dtype=x.dtype, device=x.device)
         biases = [torch.where(attention.visible(r, c.window, c.sinks, c.causal), zero, -torch.inf) for r in flight.rectangles]
-        for layer, block in enumerate(self.blocks[:exit_at]):
-            x = block(x, layer, flight, where, biases)
+        x = self.blocks(x, flight, where, biases, exit_at)
         if read is None and flight.order is not None:
             x = x.new_zeros(tokens.numel(), x.shape[1]).index_copy_(0, flight.order, x)
         elif read is not None:
