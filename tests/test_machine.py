@@ -377,7 +377,7 @@ def test_hardware_threads_of_one_core_count_once(siblings, usable, found, tmp_pa
     assert machine_module.physical_cores() == found
 
 
-@pytest.mark.parametrize("free, expected", [(64 << 30, 16 * 32 * MB), (2 << 30, 256 * MB), (1 << 30, 128 * MB), (300 * MB, 128 * MB)])
+@pytest.mark.parametrize("free, expected", [(64 << 30, 8 * 32 * MB), (2 << 30, 256 * MB), (1 << 30, 128 * MB), (300 * MB, 128 * MB)])
 def test_the_buffer_fits_the_memory(free, expected, monkeypatch):
     monkeypatch.setattr(probe_module, "last_level_cache", lambda device: (32 * MB, "system"))
     monkeypatch.setattr(probe_module, "ram", lambda: (64 << 30, free))
@@ -386,7 +386,7 @@ def test_the_buffer_fits_the_memory(free, expected, monkeypatch):
 
 def test_the_buffer_of_a_server_is_no_larger_than_it_must(monkeypatch):
     monkeypatch.setattr(probe_module, "ram", lambda: (1 << 40, 1 << 39))
-    for cache, expected in ((384 * MB, 4 << 30), (1152 * MB, 4 * 1152 * MB)):
+    for cache, expected in ((384 * MB, 8 * 384 * MB), (900 * MB, 4 << 30), (1152 * MB, 4 * 1152 * MB)):
         monkeypatch.setattr(probe_module, "last_level_cache", lambda device, cache=cache: (cache, "system"))
         assert large() == expected
 

@@ -21,7 +21,7 @@ from .roof import OUTSIDE, Roof, Sample, Task, fold
 ENOUGH = 2e-3  # seconds that a sample takes at least: far above what a clock resolves and a thread needs to wake
 PLENTY = 20e-3  # seconds that are long enough whatever else runs
 MOST = 1 << 16  # times in a row: a clock that stands still must not keep it going
-LARGE = 16  # times the last-level cache: part of a buffer only a few times as large is still found in it
+LARGE = 8  # times the last-level cache: part of a buffer only a few times as large is still found in it
 NATIVE_FP16 = {"avx512_fp16", "amx_fp16", "asimdhp"}  # elsewhere a CPU multiplies fp16 some hundred times slower than fp32
 
 

@@ -105,7 +105,8 @@ class Arrays:
 def tile(weight: Tensor) -> nn.Parameter:
     """[R, K] -> [R/64, K/2, 2, 64], both rounded up with zeros: `gemv`'s layout."""
     size = loops().TILE
-    w = F.pad(weight.detach(), (0, -weight.shape[1] % 2, 0, -weight.shape[0] % size))
+    w, missing = weight.detach(), (0, -weight.shape[1] % 2, 0, -weight.shape[0] % size)
+    w = F.pad(w, missing) if any(missing) else w  # which copies
     w = w.unflatten(0, (-1, size)).transpose(1, 2).contiguous()
     return nn.Parameter(w.unflatten(1, (-1, 2)), requires_grad=False)
 
