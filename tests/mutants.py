@@ -447,6 +447,38 @@ MUTANTS = [
     Mutant(
         "sliders call while they move", "show/controls.py", "description=name, continuous_update=False", "description=name", "test_anatomy.py: let_go"
     ),
+    # narrow passes
+    Mutant(
+        "an early exit goes through all layers", "model/kernels.py", "self.addresses.made[:exit_at]", "self.addresses.made", "test_kernels.py: exit"
+    ),
+    Mutant(
+        "a copy reads the original's weights",
+        "model/kernels.py",
+        "return Addresses(copy.deepcopy(self.layers, memo))",
+        "return self",
+        "test_kernels.py: a_copy",
+    ),
+    Mutant("e to the x is off by a hundredth", "model/gemv.py", "F32(1 / 24)", "F32(1 / 12)", "test_kernels.py: e_to_the"),
+    # what is said of a measurement
+    Mutant("unlike passes have a share of the bandwidth", "measure/ledger.py", "LIKE = 2 ", "LIKE = 200 ", "test_ledger.py: unlike"),
+    Mutant("rounding explains any two texts", "show/cache.py", "tie = abs(p - q) <= 2 * rounding", "tie = True", "test_cache_views.py: rounding"),
+    Mutant("no pass is ever slowed", "show/cache.py", "> len(passes) / 10", "> len(passes)", "test_cache_views.py: slowed"),
+    Mutant("the prompt is one of the widths", "show/widths.py", 'if row.phase != "prefill":', "if True:", "test_cache_views.py: warm_up"),
+    Mutant(
+        "a core that is missed is no reason to doubt",
+        "measure/intervention.py",
+        "if roof < STOLEN or compute >= CONTROL * roof:",
+        "if roof < STOLEN:",
+        "test_intervention.py: slowdowns_say",
+    ),
+    Mutant(
+        "a thief steals on after an error",
+        "measure/intervention.py",
+        "            finally:\n                if thief:\n                    thief.wait()\n            yield",
+        "            finally:\n                pass\n            yield",
+        "test_intervention.py: rests_when",
+    ),
+    Mutant("an interrupt is for the thief too", "measure/thief.py", '{"start_new_session": True}', "{}", "test_thief.py: alone"),
 ]
 
 
@@ -476,6 +508,7 @@ def killed(m: Mutant | None, tests: str = "") -> tuple[bool, str]:
         signal.signal(signal.SIGALRM, lambda *_: _thread.interrupt_main())  # a slip that loops for ever is noticed too
         signal.alarm(PATIENCE if m else 10 * PATIENCE)
         sys.path[:0] = [str(at / "src"), str(at / "tests")]
+        os.environ["PYTHONPATH"] = str(at / "src")  # for the processes that a test starts
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             status = pytest.main(
                 ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", f"tests/{name}", "-k", chosen]

@@ -213,6 +213,18 @@ def test_an_early_exit_still_finds_the_norm_and_the_head():
     assert not torch.allclose(fast(ids, exit_at=1), fast(ids))
 
 
+@pytest.mark.parametrize("exit_at", [0, 1, 2, -1, 5])
+def test_an_early_exit_through_a_slab_leaves_the_later_layers_alone(exit_at):
+    plain, fast = pair(replace(PLAIN, n_layers=3))
+    found = []
+    for m in (plain, fast):
+        cache = Cache(m.config, Slab(1, 8))
+        logits = m(torch.tensor([[5, 9, 2]]), cache.stage(torch.tensor([[0, 1, 2]])), exit_at=exit_at)
+        found.append((logits, [bool(part.any()) for layer in cache.layers for (part,) in layer]))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-4, atol=1e-5)
+    assert found[1][1] == found[0][1]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_embeddings_are_read_out_of_the_tiles_unchanged(dtype):
     plain, fast = pair(ODD, dtype)
@@ -265,6 +277,15 @@ def test_a_model_that_cannot_be_tiled_is_left_as_it_was(monkeypatch):
     refused(model(PLAIN), "pip install numba")
 
 
+def test_e_to_the_x():
+    x = np.concatenate([np.linspace(-90, 90, 20_001), [-np.inf, np.inf, np.nan, -87, 88, 0]]).astype(np.float32)
+    got = np.array([gemv.exp(v) for v in x], np.float32)
+    exact = np.exp(np.clip(x.astype(np.float64), None, 88))
+    assert np.isnan(got[np.isnan(x)]).all() and not got[x < -87].any() and (got[x == 0] == 1).all()
+    sound = x >= -87
+    assert (np.abs(got[sound] / exact[sound] - 1) < 1e-5).all()
+
+
 def test_gradients_are_refused():
     _, fast = pair(PLAIN)
     with torch.enable_grad(), pytest.raises(RuntimeError, match="only infers"):
@@ -289,12 +310,14 @@ def test_threads_of_python_may_share_a_model():
 def test_a_copy_has_weights_of_its_own():
     _, fast = pair(PLAIN)
     other, ids = copy.deepcopy(fast), torch.tensor([[5]])
-    before = fast(ids)
-    for p in other.parameters():
-        p.zero_()
-    assert torch.equal(fast(ids), before) and not other(ids).any()
-    other.load_state_dict(fast.state_dict())
-    assert torch.equal(other(ids), before)
+    cached = lambda m: m(ids, Cache(PLAIN, Slab(1, 4)).stage(torch.tensor([[0]])))
+    for say in (cached, lambda m: m(ids)):  # all layers in one loop, and one by one
+        before, kept = say(fast), copy.deepcopy(other.state_dict())
+        for p in other.blocks.parameters():
+            p.zero_()
+        assert torch.equal(say(fast), before) and not torch.equal(say(other), before)
+        other.load_state_dict(kept)
+        assert torch.equal(say(other), before)
 
 
 def test_the_thread_count_of_pytorch_stays_what_it_was():

@@ -190,17 +190,20 @@ with thief('compute') as t:
 @posix
 def test_an_interrupt_is_for_the_parent_alone():
     code = """
-try:
-    with thief('compute'):
+with thief('compute') as t:
+    try:
         print('open', flush=True)
         time.sleep(100)
-except KeyboardInterrupt:
-    print(children())
+    except KeyboardInterrupt:
+        t.go()
+        t.wait()
+        print(len(children()))
+print(children())
 """
     with script(code) as parent:
         assert parent.stdout.readline() == "open\n"
         os.killpg(parent.pid, signal.SIGINT)
-        assert parent.communicate(timeout=30) == ("[]\n", "")
+        assert parent.communicate(timeout=30) == ("1\n[]\n", "")
 
 
 EVERYWHERE = """
