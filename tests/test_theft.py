@@ -67,6 +67,12 @@ def test_the_same_multiple_of_a_free_pass_is_equally_high_in_both_panels():
     assert heights["tiled"] == pytest.approx(heights["eager"], rel=0.02)
 
 
+def test_a_thief_that_stole_nothing_has_no_share():
+    view, shown = seen({"tiled": [p._replace(roof=40e9 + 1e6 * i) for i, p in enumerate(points(1.76))]}, **STEADY)
+    assert "Reading memory slowed by 0%: inconclusive: the thief of memory slowed reading by 0% only" in shown.sentence
+    assert "inf" not in shown.sentence and " of it" not in view.panels["tiled"]["note"].get_text()
+
+
 def test_no_verdict_under_a_roof_that_moved_or_of_a_run_that_was_cut_short():
     view, shown = seen({"tiled": points(1.76)}, **MOVED)
     assert view.verdicts["tiled"].word == UNKNOWN and "roof before and after" in shown.sentence and BOUND not in shown.sentence

@@ -12,10 +12,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
+from math import isfinite
 from statistics import median
 
 from ..measure.clock import Stamped
-from ..measure.intervention import CONDITIONS, UNKNOWN, Point, Taken, Verdict, judged, slowdowns, thefts
+from ..measure.intervention import CONDITIONS, STOLEN, UNKNOWN, Point, Taken, Verdict, judged, slowdowns, thefts
 from ..measure.machine import cores, physical_cores
 from ..measure.roof import Band
 from ..measure.thief import NoThief, Thief, shared, thief, threads
@@ -112,13 +113,12 @@ class Theft:
 
     def _caption(self, lane: str, panel: dict) -> None:
         verdict = self.verdicts[lane]
-        known = verdict.roof == verdict.roof
+        lines = []
+        if verdict.roof == verdict.roof:
+            followed = f": {verdict.share:.2f} of it" if verdict.roof >= STOLEN else ""
+            lines = [f"pass {verdict.memory:+.0%} where reading {verdict.roof:+.0%}{followed}", f"with only a core taken {verdict.compute:+.0%}"]
         panel["above"].set_title(_capital(NAMES[lane] + (f": {verdict.word}" if self.over else "")))
-        panel["note"].set_text(
-            f"pass {verdict.memory:+.0%} where reading {verdict.roof:+.0%}: {verdict.share:.2f} of it\nwith only a core taken {verdict.compute:+.0%}"
-            if known
-            else ""
-        )
+        panel["note"].set_text("\n".join(lines))
 
     # the words -----------------------------------------------------------------------------------------------------
 
@@ -133,10 +133,12 @@ class Theft:
             so_far = f"{name}: " + ", ".join(f"{LABELS[c]}: {value} a pass" for c, value in took.items())
             return f"{so_far}; {verdict.word}: {verdict.why}."
         said = verdict.word + (f": {verdict.why}" if verdict.why else "")
+        sure = f"{verdict.low:.2f} to {verdict.high:.2f}, " if isfinite(verdict.low) and isfinite(verdict.high) else ""
+        told = f"{max(verdict.roof, 0):.0%}"
+        told += f"; the pass by {verdict.share:.2f} of that ({sure}{verdict.rounds} rounds)" if verdict.roof >= STOLEN else ""
         return (
             f"{name}: a pass takes {took['free']}, with a thief of bandwidth {took['memory']} ({verdict.memory:+.0%}), "
-            f"with a thief of only a core {took['compute']} ({verdict.compute:+.0%}). Reading memory slowed by {verdict.roof:.0%}; the pass by "
-            f"{verdict.share:.2f} of that ({verdict.low:.2f} to {verdict.high:.2f}, {verdict.rounds} rounds): {said}."
+            f"with a thief of only a core {took['compute']} ({verdict.compute:+.0%}). Reading memory slowed by {told}: {said}."
         )
 
 
