@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tokenpace import bench, peers
-from tokenpace.bench import Sample, Suite, table
+from tokenpace.bench import Sample, Suite, report, table
 from tokenpace.config import ModelConfig, RopeScaling
 from tokenpace.load import Lm
 from tokenpace.model.transformer import Transformer
@@ -57,6 +57,15 @@ def test_ratios_are_formed_within_a_round():
     times = {("a", 0): 1.0, ("b", 0): 1.0, ("a", 1): 2.0, ("b", 1): 2.0, ("a", 2): 2.0}
     samples = [Sample(name, "float32", r, [5.0, t, t], (1e9, 1e9), 1e9) for (name, r), t in times.items()]
     assert [row["faster"] for row in table(samples)] == [{"b": {"median": 1, "low": 1, "high": 1}}, {"a": {"median": 1, "low": 1, "high": 1}}]
+
+
+def test_rounds_that_differ_too_much_are_said_to():
+    rounds = lambda name, *times: [Sample(name, "float32", i, [9.0, t, t], (4e9, 4e9), 2e9) for i, t in enumerate(times)]
+    calm, wild = rounds("plain", 1, 1.9), rounds("tiled", 1, 2.1)
+    found = {"table": table(calm), "crowd": [], "start": {}, "notes": []}
+    assert "believe no ratio" not in report(found)
+    said = report(found | {"table": table(calm + wild)})
+    assert "the rounds of float32 tiled differ by more than 2 times: another program was busy, so believe no ratio here" in said
 
 
 def test_what_cannot_run_is_noted_and_the_rest_goes_on(monkeypatch):

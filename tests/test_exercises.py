@@ -395,6 +395,19 @@ def test_a_part_that_was_not_called_is_said():
     with tp.using(rms_norm=len) as used:
         pass
     assert "nothing here needs rms_norm: do the tiled kernels run in its place?" in str(used)
+    with tp.using(bound=lambda roof, memory, compute: "inconclusive") as used:
+        pass
+    assert str(used) == "called: bound 0 times"
+
+
+def test_what_is_not_python_yet_is_not_judged_by_what_was_written_before(monkeypatch, capsys):
+    right = "def generate(forward, prompt, n): ..."
+    space = {"In": ["", right, "tp.check('01.1')", "def generate(forward, prompt, n)\n    return 1", "x = 1"], "tp": tp, "generate": len}
+    exec("tp.check('01.1')", space)
+    assert capsys.readouterr().out.startswith("[x] 01.1 generate: what you wrote last is not Python yet (line 1 of its cell: expected ':')")
+    space["In"].append(right)
+    exec("tp.check('01.1')", space)
+    assert "not Python" not in capsys.readouterr().out
 
 
 def test_a_class_is_counted_by_its_methods():

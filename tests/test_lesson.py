@@ -40,6 +40,13 @@ def test_a_prediction_is_kept_before_anything_is_measured(unit, value, number, c
     assert unit.predict("other", None) is None
 
 
+def test_a_prediction_that_is_changed_is_said_to_be(unit, capsys):
+    unit.predict("ratio", 3)
+    assert "kept before anything is measured: 3" in capsys.readouterr().out
+    unit.predict("ratio", 5)
+    assert "your prediction, changed from 3 to 5" in capsys.readouterr().out and unit.predict("ratio", None) == 5
+
+
 class Odd:
     def __float__(self):
         raise RuntimeError

@@ -1,8 +1,11 @@
 """The view of unit 00: ceilings and products from made-up samples, checked against arithmetic done by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tokenpace.measure.roof import Band, Sample, Task
+from tokenpace.show import roofline as module
 from tokenpace.show.live import watch
 from tokenpace.show.roofline import Roofline, gemvs
 
@@ -78,6 +81,19 @@ def test_products_land_at_their_bytes_and_their_median():
 def test_the_largest_product_is_told_of_every_kernel():
     _, shown = roofline(products=[gemv(1000, 1e-6), gemv(10_000, 5e-3), gemv(10_000, 1e-2, "F.linear")])
     assert "is read by tiled kernel 40 GB/s, 100% of that and by F.linear 20 GB/s, 50% of that." in shown.sentence
+    _, shown = roofline(products=[gemv(10_000, 4e-3)])
+    assert "is read by tiled kernel 50 GB/s, no less than the probe itself." in shown.sentence
+
+
+def test_an_interrupt_while_the_matrices_are_made_leaves_a_figure(monkeypatch):
+    def gemvs(device):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "gemvs", gemvs)
+    lm = SimpleNamespace(device="cpu")
+    unit = SimpleNamespace(size=lambda quick, full: quick, lm=lm, sample=lambda name, lanes: lanes(), machine=MACHINE, where="", roof=None)
+    shown = module.roofline(unit)
+    assert "Interrupted: 0 points kept" in shown.sentence and shown.points == {"probe": []}
 
 
 def test_the_learners_prediction_stands_beside_what_was_probed():

@@ -147,6 +147,14 @@ def test_an_interrupt_keeps_the_points_and_closes_the_run(outputs):
     assert shown.sentence == "There are 3. Interrupted: 3 points kept, 30% of the plan." and shown.band is None and view.judged is None
 
 
+def test_an_interrupt_of_the_first_probe_leaves_a_figure_too(outputs):
+    def roof():
+        raise KeyboardInterrupt
+
+    shown = watch(Count(), {"a": range(3)}, roof=roof)
+    assert shown.points == {"a": []} and "Interrupted: 0 points kept" in shown.sentence and shown.band is None
+
+
 def test_an_interrupt_of_the_last_probe_keeps_the_points_too(outputs):
     def roof(calls=[]):  # noqa: B006
         calls.append(1)

@@ -151,8 +151,8 @@ class Machine:
 
 def probed(bandwidth, machine):
     rate = bandwidth(machine.read, machine.now, machine.cache)
-    large = bool(machine.sizes) and min(machine.sizes) >= 4 * machine.cache
-    return {"the smallest buffer that you read": "four times the cache or more" if large else "less than four times the cache", "GB/s": rate}
+    large = "four times the cache or more" if min(machine.sizes, default=0) >= 4 * machine.cache else "less than four times the cache"
+    return {"the smallest buffer that you read": large if machine.sizes else "none: nothing was read", "GB/s": rate}
 
 
 @probe.trial("a laptop with 40 GB/s and a cache of 32 MB")

@@ -18,7 +18,7 @@ def numbers(*shape, seed=0):
 norm = exercise(
     "02.1",
     "rms_norm",
-    task="Write the norm that stands before every matrix product of the model.",
+    task="Write the norm with which everything begins that reads the stream.",
     difficulty=1,
     minutes=5,
     target="tokenpace.model.transformer:rms_norm",
@@ -79,6 +79,12 @@ def _(x, weight, eps):
     wide = x.float()
     wide = wide - wide.mean(-1, keepdim=True)
     return (wide / (wide.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight.float()).to(x.dtype)
+
+
+@norm.mistake("eps is missing: a vector of zeros would be 0/0.")
+def _(x, weight, eps):
+    wide = x.float()
+    return (wide / wide.pow(2).mean(-1, keepdim=True).sqrt() * weight.float()).to(x.dtype)
 
 
 @norm.mistake("eps belongs under the root, with the mean of the squares. You added it after the root.")
@@ -189,15 +195,33 @@ def _(rope):
     return turned(rope, numbers(3, 4, 8, seed=1), [1, 5, 300])
 
 
-@rotation.trial("bfloat16 in, bfloat16 out")
+@rotation.trial("bfloat16 in, bfloat16 out: is every result the exact one, rounded once?")
 def _(rope):
-    return turned(rope, numbers(2, 3, 16, seed=2).bfloat16(), [7, 40])
+    x, positions = (10 * numbers(64, 3, 16, seed=2)).bfloat16(), list(range(64))
+    y = turned(rope, x, positions)
+    exact = turned(lambda x, cos, sin: x * cos + torch.cat([x[..., 8:], x[..., :8]], -1) * sin, x.double(), positions)
+    return str(y.dtype), list(y.shape), bool(((y.double() - exact).abs() <= 2**-8 * 1.01 * exact.abs() + 1e-4).all())
 
 
 @rotation.mistake("You paired neighbours, (x[0], x[1]), (x[2], x[3]) … . Here x[i] belongs to x[i + D/2].")
 def _(x, cos, sin):
     exchanged = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
     return (x * cos + exchanged * sin).to(x.dtype)
+
+
+@rotation.mistake("You paired neighbours, (x[0], x[1]), (x[2], x[3]) … . Here x[i] belongs to x[i + D/2].")
+def _(x, cos, sin):
+    (a, b), half = (x[..., ::2], x[..., 1::2]), x.shape[-1] // 2
+    cos, sin = cos[..., half:], sin[..., half:]
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2).to(x.dtype)
+
+
+@rotation.mistake(
+    "Right in float32, but in bfloat16 you round at every step: cos and sin are float32, so leave them so, and go back to x's dtype once."
+)
+def _(x, cos, sin):
+    half, cos, sin = x.shape[-1] // 2, cos.to(x.dtype), sin.to(x.dtype)
+    return x * cos + torch.cat([x[..., half:], x[..., :half]], -1) * sin
 
 
 @rotation.mistake("It turns with one sign too many: sin's first half is negated already, so nothing has to be negated here.")
@@ -244,10 +268,10 @@ attention = exercise(
         "First give every query head its own copy of its KV head: `k.repeat_interleave(H // G, 2)`, and the same for v. "
         "Then all three have H heads, and it is softmax(q·k / √D + bias)·v for each.",
         'Scores [b, H, t, S] are `torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(D)`. Take them to float32, add `bias[:, None]`, take the softmax '
-        'over the last dimension, go back to v\'s dtype. The end is `torch.einsum("bhts,bshd->bthd", weights, v)`.',
+        'over the last dimension, go back to v\'s dtype. The end is `torch.einsum("bhts,bshd->bthd", shares, v)`.',
     ),
     explanation="Scores are divided by √D because a dot product of D random numbers grows as √D, and a softmax of large numbers sees nothing but the "
-    "largest (Vaswani et al. 2017, section 3.2.1). The bias is minus infinity where a token must not look, so its weight is exactly 0 and the others "
+    "largest (Vaswani et al. 2017, section 3.2.1). The bias is minus infinity where a token must not look, so its share is exactly 0 and the others "
     "still sum to 1. Grouped heads (Ainslie et al. 2023, GQA) keep H/G times fewer keys and values in memory; here they are copied for clarity, "
     "which the package's own attention never does.",
 )
@@ -258,16 +282,16 @@ def attend(q, k, v, bias):
     """q [b, t, H, D], k and v [b, S, G, D], bias [b, t, S] -> [b, t, H, D], in q's dtype.
 
     Each of b rows has t tokens that look at S tokens. For each head: softmax(q·k / sqrt(D) + bias) over the S tokens looked at,
-    and with these weights the sum of their v. bias is 0 where a token may look and -inf where it may not.
+    and with these shares the sum of their v. bias is 0 where a token may look and -inf where it may not.
     H is a multiple of G: of H = 6 and G = 2 query heads 0, 1, 2 share KV head 0, and 3, 4, 5 share KV head 1.
     The softmax is computed in float32. Example with b = t = H = G = D = 1, S = 2: q = 1, k = [0, 0], v = [2, 4], bias = [0, 0]:
-    both scores are 0, both weights 0.5, the result is 3.
+    both scores are 0, both shares 0.5, the result is 3.
     """
     group = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
     scores = torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(q.shape[-1])
-    weights = (scores.float() + bias[:, None].float()).softmax(-1)
-    return torch.einsum("bhts,bshd->bthd", weights.to(v.dtype), v)
+    shares = (scores.float() + bias[:, None].float()).softmax(-1)
+    return torch.einsum("bhts,bshd->bthd", shares.to(v.dtype), v)
 
 
 def causal(t, s, dtype=torch.float32):
@@ -314,7 +338,7 @@ def variant(scale=math.sqrt, over=-1, interleaved=False, biased=True, zeroed=Fal
 
 attention.mistake("The scores are too large: divide the dot products by √D before the softmax.")(variant(scale=lambda d: 1))
 attention.mistake("You divided by D. It is √D: a dot product of D random numbers grows only as their root.")(variant(scale=lambda d: d))
-attention.mistake("The softmax goes over the wrong dimension: for each token that looks, the weights of the S tokens looked at sum to 1.")(
+attention.mistake("The softmax goes over the wrong dimension: for each token that looks, the shares of the S tokens looked at sum to 1.")(
     variant(over=-2)
 )
 attention.mistake("The KV heads came in the wrong order. Query head h uses KV head h // (H/G): 0, 0, 0, 1, 1, 1. `repeat` gives 0, 1, 0, 1, 0, 1.")(
@@ -322,7 +346,7 @@ attention.mistake("The KV heads came in the wrong order. Query head h uses KV he
 )
 attention.mistake("Tokens look into the future: add bias to the scores before the softmax.")(variant(biased=False))
 attention.mistake(
-    "You took hidden tokens out after the softmax, so the weights that are left no longer sum to 1. Add bias (-inf for hidden ones) before it."
+    "You took hidden tokens out after the softmax, so the shares that are left no longer sum to 1. Add bias (-inf for hidden ones) before it."
 )(variant(biased=False, zeroed=True))
 
 
@@ -436,7 +460,7 @@ drawing = exercise(
 def draw(p, u):
     """p [N, V] and u [N] -> tokens [N] (int64): for each row one token, each as often as its probability says.
 
-    u holds one uniform random number between 0 and 1 for each row; the same u always gives the same token. Lay a row's
+    u holds one uniform random number above 0 and below 1 for each row; the same u always gives the same token. Lay a row's
     probabilities end to end, go the share u of the way, and take the token whose piece you stand in. On the border of two, it is
     the left one; but never a token of probability 0. The rows of p need not sum to 1: what counts is a token's share of the sum.
     Example: p = [[0.2, 0.5, 0.3]]: u = [0.1] gives [0], u = [0.6] gives [1], u = [0.9] gives [2].
@@ -492,6 +516,12 @@ def _(p, u):
 def _(p, u):
     mass = p.cumsum(-1)
     return (mass <= u[:, None].to(p.dtype) * mass[:, -1:]).sum(-1)
+
+
+@drawing.mistake("On the border of two pieces it is the left one: count those that end strictly before. With <= a u that rounds to 1 runs off.")
+def _(p, u):
+    mass = p.cumsum(-1)
+    return (mass <= u[:, None] * mass[:, -1:]).sum(-1)
 
 
 @drawing.mistake("You compared u with the probabilities themselves. Compare it with their running sum: where each piece ends.")
@@ -583,7 +613,7 @@ def _(truncated):
     return truncated((0.1 * numbers(1, 3000)).softmax(-1), [3000], [1.0])
 
 
-def cut(w, top_k, top_p, *, crossing=True, first="k", more=0, settled=True, alone=False, back=True):
+def cut(w, top_k, top_p, *, crossing=True, first="k", more=0, settled=True, alone=False, back=True, least=1e-9, reached=False, shares=False):
     """Truncation with one thing done wrong."""
     k, p = torch.tensor(top_k)[:, None] + more, torch.tensor(top_p)[:, None]
     k, p = (k[:1], p[:1]) if alone else (k, p)
@@ -592,8 +622,8 @@ def cut(w, top_k, top_p, *, crossing=True, first="k", more=0, settled=True, alon
     share = torch.where(within, top, 0.0) if first == "k" else top
     share = share / share.sum(-1, keepdim=True)
     before = share.cumsum(-1) - share * crossing
-    kept = torch.where(((before < p) | (p == 1)) & within, top, 0.0)
-    kept = kept / kept.sum(-1, keepdim=True).clamp(min=1e-9) if settled else kept
+    kept = torch.where((((before <= p) if reached else (before < p)) | (p == 1)) & within, share if shares else top, 0.0)
+    kept = kept / kept.sum(-1, keepdim=True).clamp(min=least) if settled else kept
     return torch.zeros_like(w).scatter(-1, token, kept) if back else kept
 
 
@@ -602,9 +632,24 @@ def _(w, top_k, top_p):
     return cut(w, top_k, top_p, crossing=False)
 
 
+@nucleus.mistake("You dropped the token that crosses p. It belongs to the nucleus: keep a token if the share before it is below p.")
+def _(w, top_k, top_p):
+    return cut(w, top_k, top_p, crossing=False, least=0)
+
+
+@nucleus.mistake("You dropped the token that crosses p. It belongs to the nucleus: keep a token if the share before it is below p.")
+def _(w, top_k, top_p):
+    return cut(w, top_k, top_p, crossing=False, least=0, reached=True)
+
+
 @nucleus.mistake("What is left no longer sums to 1: divide by its sum.")
 def _(w, top_k, top_p):
     return cut(w, top_k, top_p, settled=False)
+
+
+@nucleus.mistake("What is left no longer sums to 1: divide by its sum, once more after top-p.")
+def _(w, top_k, top_p):
+    return cut(w, top_k, top_p, settled=False, shares=True)
 
 
 @nucleus.mistake("You took top-p's shares of the whole row. Top-k comes first, and shares are of what it left.")

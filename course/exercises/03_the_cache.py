@@ -369,7 +369,9 @@ def transcript(cache, *passes):
         key = flight.pack(numbers).float()[:, None, None].expand(-1, 1, 2)
         back = flight.write(0, (key, key))
         cache.keep((positions >= 0).sum(1).tolist())
-        told += [[r.keys, keys[..., 0, 0]] for r, (keys, _) in zip(flight.rectangles, back)]
+        told += [
+            {"positions": r.keys, "keys": keys[..., 0, 0].clone()} for r, (keys, _) in zip(flight.rectangles, back)
+        ]  # the next pass writes there
     return told
 
 
@@ -446,6 +448,25 @@ class _(Slab):
     def __init__(self, rows, capacity, fixed=False):
         super().__init__(rows, capacity, fixed)
         self.slots = rows * capacity + 1
+
+
+@slab.mistake("self.slots is rows × capacity: each row has one cell more, after the others, for padding.")
+class _(Slab):
+    def __init__(self, rows, capacity, fixed=False):
+        super().__init__(rows, capacity, fixed)
+        self.slots = rows * capacity
+
+
+@slab.mistake("view gives all rows. Only those in `rows` are asked for.")
+class _(Slab):
+    def view(self, x, rows, end):
+        return x.view(self.rows, self.cells + 1, *x.shape[1:])[:, :end]
+
+
+@slab.mistake("span gives one cell too many: the tokens below position `last` lie in the cells 0 to last - 1.")
+class _(Slab):
+    def span(self, last):
+        return self.cells if self.fixed else min(last + 1, self.cells)
 
 
 @slab.mistake("view gives all cells of a row, and the padding's with them. Only the first `end` are asked for.")

@@ -102,7 +102,8 @@ shown = roofline.roofline(unit, guess and guess * 1e9)
 # all the arithmetic there is. Every program lies under this roof, also those of tomorrow. The picture is that of Williams, Waterman and Patterson
 # 2009, *Roofline: An Insightful Visual Performance Model*. The dots are the products with one vector. They make two FLOP of each weight, and all
 # weights here have equally many bytes, so they all stand at the same intensity, left of the bend. The lowest are the smallest matrices: those spend
-# their time on something else, and the panel below shows on what.
+# their time on something else, and the panel below shows on what. (Some dots stand above the slope: their matrices come from a cache, which the slope
+# knows nothing of, or their kernel reads memory a little faster than the loop that probed it.)
 #
 # **Below: the same products by size.** Each line is a time that can't be beaten: launching an operation, reading the matrix from memory, multiplying
 # it. The highest of the three lines counts. Small products lie on *launch* or above; middle ones may lie *under* the line of memory, for they come
@@ -140,7 +141,7 @@ probed = shown.view.ceilings().get("bandwidth", unit.device.bandwidth) / 1e9
 if unit.mode == "dry":
     print(f"a dry lesson measures nothing; the probe found {probed:.1f} GB/s")
 else:
-    print(f"yours: {measure(reader(unit.lm.device), time.perf_counter, unit.cache):.1f} GB/s; the probe found {probed:.1f} GB/s")
+    print(f"it finds {measure(reader(unit.lm.device), time.perf_counter, unit.cache):.1f} GB/s; the probe found {probed:.1f} GB/s")
 
 # %% [markdown]
 # ## Explain: three ceilings

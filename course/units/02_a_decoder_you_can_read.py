@@ -63,15 +63,16 @@ for layers in range(0, c.n_layers + 1, max(c.n_layers // 6, 1)):
     print(f"after {layers:2} layers: {', '.join(repr(piece(token)) for token in top)}")
 
 # %% [markdown]
-# Early on it says things that have little to do with the question: only near the end the stream points at a next token. (In a dry lesson the model
-# was never trained, so it never points anywhere.)
+# After 0 layers nothing has been added, and the last token finds itself. Early on there is little to do with what a text would go on with: only near
+# the end the stream points at a next token. (In a dry lesson the model was never trained, so it never points anywhere.)
 #
 # ## Build it
 #
 # ### The norm
 #
-# Everything that reads the stream normalises it first. A sum that grows from layer to layer would sooner or later drown what a layer adds; so each
-# vector is brought to the same length before a product, and a learnt weight for each of its numbers says how much that one counts.
+# The stream is a sum, and it grows from layer to layer. What is computed from it would grow too, until the numbers are infinite (below you take the
+# norm away and see). So each part first brings the vector it reads to the same length; the stream itself stays as it is. A learnt weight for each
+# number says how much that one counts.
 
 # %% exercise="02.1"
 
@@ -94,7 +95,8 @@ print(used)
 # %% exercise="02.2"
 
 # %% [markdown]
-# Is it true that only the distance counts? Two vectors, at several places, at three distances:
+# Is it true that only the distance counts? Two vectors, at several places, at three distances. (The vectors are made up; all that matters is whether
+# each line repeats itself.)
 
 # %%
 turn, f = tp.learner_or_reference("02.2"), attention.frequencies(c)
@@ -113,7 +115,7 @@ for distance in (0, 1, 20):
 # **mask** is.
 #
 # It is done several times side by side, by **heads**, each with queries, keys and values of its own. In this model some query heads share one head of
-# keys and values (**grouped** attention, Ainslie et al. 2023, *GQA*): unit 05 is about why.
+# keys and values, a **KV head** (**grouped** attention, Ainslie et al. 2023, *GQA*): unit 05 is about why.
 
 # %% exercise="02.3"
 
@@ -155,12 +157,12 @@ share = unit.predict("attention", None)  # per cent: a number in place of None
 shown = anatomy.dissect(unit, PROMPT, share, passes=unit.size(quick=16, full=48))
 
 # %% [markdown]
-# Look for the parts whose blue bar is long while both others are short: they hardly read and hardly multiply. What they spend is the launching of
-# small operations, a dozen for every layer. And look at the hatched bars beside the orange ones: for a single token multiplying is the smaller of
-# the two, everywhere. (That reading is what a pass *waits* for is not shown by that; units 00 and 01 took memory away to find out, and it depends
-# on the program.)
+# Look for the parts whose blue bar is long while both others are short: they hardly read and hardly multiply. What they spend goes mostly to starting
+# small operations, about thirty in every layer (unit 00 measured what a start costs). And look at the hatched bars beside the orange ones: for a
+# single token multiplying is the smaller of the two, everywhere. (That reading is what a pass *waits* for is not shown by that; units 00 and 01 took
+# memory away to find out, and it depends on the program.)
 #
-# The parts with large matrices have the bytes:
+# The parts with large matrices have the bytes (counted here after 100 tokens, so a little more than in the figure):
 
 # %%
 unit.claim("weights", anatomy.parts(unit.config, 100, unit.number))
@@ -187,7 +189,8 @@ for name in ("smollm2-135m", "qwen2.5-0.5b", "llama-3.1-8b"):
 # ## From logits to a token
 #
 # A pass ends with logits, and softmax makes them probabilities: the model's **law** for the next token. Unit 01 always took the likeliest. Whoever
-# wants a text that isn't always the same *draws*: each token as often as its probability says. A **sampler** may first reshape the law:
+# wants a text that isn't always the same *draws*: each token as often as its probability says. A **sampler** may first reshape the law, in this
+# order:
 #
 # - **temperature** divides all logits: below 1 the likely become likelier, above 1 all become more alike;
 # - **top-k** keeps the k likeliest tokens, whatever their probability;
@@ -202,7 +205,7 @@ reshaped = distribution.reshape(unit, told, temperature=1.0)
 
 # %% [markdown]
 # Move the sliders (or change the line above; both do the same). Where does one setting do what another can't? Top-k keeps as many tokens whether the
-# model is sure or not; top-p and min-p keep few where it is sure and many where it is not.
+# model is sure or not; top-p and min-p keep few where it is sure and many where it is not. (0 switches top-k and min-p off, 1 top-p.)
 
 # %%
 ranges = {"temperature": (0.1, 2.0, 0.1, 1.0), "top_k": (0, 50, 1, 0), "top_p": (0.05, 1.0, 0.05, 1.0), "min_p": (0.0, 0.5, 0.05, 0.0)}
@@ -254,7 +257,7 @@ for text in (wrote, drew):
     print(PROMPT + text.text if unit.lm else f"tokens {text.tokens}, of a model that was never trained: a dry lesson has no other")
 same = next((i for i, (a, b) in enumerate(zip(wrote.tokens, library.tokens)) if a != b), len(wrote.tokens))
 off = max((abs(a - b) for a, b in zip(wrote.logprobs[:same], library.logprobs)), default=0.0)
-print(f"the first {same} of {len(wrote.tokens)} are the library's own, log P of each up to {off:.2g}\n{used}")
+print(f"the first {same} of {len(wrote.tokens)} are the library's own, log P of each within {off:.2g} of it\n{used}")
 
 # %% [markdown]
 # The difference is rounding: numbers with few digits, added up in another order. Where two tokens are nearly equally likely it can decide between
@@ -280,9 +283,9 @@ for name, part in broken.items():
         print(f"{name:17} {unit.decode(tp.canvas(step for step, _ in run))!r}")
 
 # %% [markdown]
-# A model is trained with all its parts, so none can be taken out without harm; but the ways in which it fails differ. Which words, if any, still
-# fit the question? Where do words come, but not in an order? And where not even words? (Where there is nothing at all, the numbers grew from layer
-# to layer until they were infinite, and the library stopped.)
+# A model is trained with all its parts, so none can be taken out without harm; but the ways in which it fails differ. Which of them still writes
+# words, and do they answer? Which says one thing again and again? And where are there not even words? (Where there is nothing at all, the numbers
+# grew from layer to layer until they were infinite, and the library stopped.)
 #
 # Samplers break more quietly. Here is what the model writes at a temperature of 0, which is greedy; at 2; and at 2 again, but cut to a nucleus.
 
@@ -292,12 +295,14 @@ for name, how in {"cold": {"temperature": 0.0}, "hot": {"temperature": 2.0}, "ho
     print(f"{name:9} {unit.decode(tp.canvas(step for step, _ in run))!r}")
 
 # %% [markdown]
-# At 2 no single token that fits nowhere is likely; but there are tens of thousands of them, each with a little, and one or another is drawn again and
-# again. And a nucleus can be too small: slide top-p down to its end, and only one token is left. That is greedy, whatever the temperature.
+# At 2 each token that fits nowhere is still unlikely; but there are tens of thousands of them, and one or another is drawn again and again. The
+# nucleus takes most of them away, and words come again, though hardly a text. And a nucleus can be too small: slide top-p down to its end, and only
+# one token is left. That is greedy, whatever the temperature.
 #
 # ## The ledger
 #
-# Drawing doesn't change what a pass costs, so the new row should stand where the old one stands: the same bytes, one token kept from each pass.
+# Drawing doesn't change what a pass costs, so the new row should stand where the old one stands: the same bytes, one token kept from each pass. (The
+# tiled kernels wrote this text; the bars above are PyTorch's own kernels, so the pace here isn't their sum.)
 # *Exact*
 # asks whether the distribution is that of plain decoding; the draws above have answered that.
 

@@ -48,7 +48,8 @@ print("the same text" if len(set(texts.values())) == 1 else "another text: two t
 #
 # A reminder of unit 02. In every layer each token is turned into three vectors: a **query** (what it is looking for), a **key** (by which others
 # find it) and a **value** (what they get from it). A token's query is compared with the keys of all tokens before it, and it takes a mixture of
-# their values. Nowhere else do tokens meet.
+# their values. Nowhere else do tokens meet. (This is done several times side by side, by **heads**. Some query heads share one head of keys and
+# values, a **KV head**.)
 #
 # So to write the next token, the model needs of each earlier token two things in each layer: its key and its value. Its query is needed no more; it
 # has done its asking.
@@ -72,11 +73,11 @@ count = tp.learner_or_reference("03.1")
 n, start = unit.size(quick=96, full=192), unit.length(PROMPT)
 fed = {cached: count(start, n, cached) for cached in (True, False)}
 print(f"{n} tokens after a prompt of {start}: {fed[True]:,} tokens passed with a cache, {fed[False]:,} without")
-print(f"{fed[False] / fed[True]:.0f} times as many, and so as many times the arithmetic (without what attention itself does)")
+print(f"{fed[False] / fed[True]:.3g} times as many, and so as many times the arithmetic (without what attention itself does)")
 
 # %% [markdown]
-# **How many times as long will it take without a cache, in seconds, on this machine?** Not necessarily as many times as there are tokens more.
-# Think of what a pass over one token spends its time on.
+# **How many times as long will it take without a cache?** In time on this machine, not in tokens: it needn't be as many times as there are more of
+# them. Think of what a pass over one token spends its time on.
 
 # %%
 guess = unit.predict("without", None)  # a number in place of None
@@ -85,9 +86,9 @@ guess = unit.predict("without", None)  # a number in place of None
 # ## Measure
 #
 # Left: what each token costs, as the text grows. Right: the same added up. Solid lines are measured, dashed ones with ◇ are predicted from the
-# roof, as in unit 01: the longer of reading and multiplying. Beside them stand two times that a reader feels. **TTFT**, time to first token, is the
-# wait before anything appears: the pass over the prompt, the *prefill*. **TPOT**, time per output token, is the pace after that: the *decode
-# steps*.
+# roof, as in unit 01: the longer of reading and multiplying. At the top of the right panel stand two times that a reader feels. **TTFT**, time to
+# first token (*first token*), is the wait before anything appears: the pass over the prompt, the *prefill*. **TPOT**, time per output token (*then
+# … each*), is the pace after that: the *decode steps*.
 
 # %%
 shown = cache.compare(unit, PROMPT, n, guess, seconds=unit.size(quick=30, full=120))
@@ -100,6 +101,7 @@ controls.button("Again", cache.compare, unit, PROMPT, n, guess, screen=shown.scr
 # the total bends upwards: it is the area under a rising line, a **parabola**. Twice the text costs up to four times as much.
 #
 # The prediction has the same shapes and lies below, for it is what the roof allows: nothing but reading, or nothing but multiplying, at full speed.
+# Without a cache it lies further below; where that begins, the figure after next shows.
 #
 # Is it the same text? To the last bit it need not be: a pass over many tokens adds its numbers up in another order than a pass over one, and each sum
 # is rounded to few digits. That moves log P of each token by a little, and where two tokens are nearly as likely, it may choose between them.
@@ -109,7 +111,8 @@ same, told = cache.texts(shown, unit.decode)
 print(told)
 
 # %% [markdown]
-# Of a text of $N$ tokens, the matrix products take about $N^2$ times the parameters of the model instead of $N$ times; and attention, where each
+# Of a text of $N$ tokens, the matrix products take about $N^2/2$ times the parameters of the model instead of $N$ times (so your count found about
+# half as many times as there are tokens); and attention, where each
 # token looks at all before it, is done again for the whole text in each pass: $N^3$ instead of $N^2$. The claim below takes these powers from the
 # shapes of the passes that were just measured, and looks whether the seconds followed.
 
@@ -119,8 +122,8 @@ unit.claim("quadratic", shown)
 # %% [markdown]
 # ## The surprising beginning
 #
-# Look at the left end of the left figure again. Without a cache the second token costs little more than the first, though its pass is fed more
-# tokens; and the number of seconds did not grow as much as the number of tokens. Where a pass has few tokens, a token more seems to cost almost
+# Look at the left end of the left figure again. Without a cache the first few tokens cost little more than one another, though each pass is fed one
+# token more; and the number of seconds did not grow as much as the number of tokens. Where a pass has few tokens, a token more seems to cost almost
 # nothing.
 #
 # **How many times as long as a pass over one token does a pass over eight take?** It does eight times the arithmetic.
@@ -137,7 +140,8 @@ flat = widths.widths(unit, eight, most=unit.size(quick=128, full=256))
 
 # %% [markdown]
 # Two things bind, and the slower one decides. **Reading**: every pass reads all weights once, whether for one token or for many (the flat line).
-# **Multiplying**: every token is multiplied by all of them (the rising line). Where the two cross, the machine has just as much to multiply as it
+# **Multiplying**: every token is multiplied by all of them (the rising line). Where the two cross (the **crossing**; the sentence under the figure
+# says at how many tokens), the machine has just as much to multiply as it
 # can while it reads. Left of it, more tokens in a pass are predicted to be free; right of it, each has its price, and only there the waste of a
 # text without a cache is felt.
 #
@@ -147,8 +151,8 @@ flat = widths.widths(unit, eight, most=unit.size(quick=128, full=256))
 # guesses (14) or serves several readers (08) costs far less than as many passes. (That reading binds at the left end is
 # only predicted here; the thief of units 00 and 01 put it to the test.)
 #
-# On a large graphics card the crossing lies at hundreds of tokens (the line with triangles): there a short text could be written without a cache,
-# and nobody would notice.
+# On a large graphics card the crossing lies at hundreds of tokens (the line with triangles): there, if the prediction holds, a short text could be
+# written without a cache, and hardly anybody would notice.
 #
 # ## What it costs to keep
 #
@@ -174,10 +178,12 @@ for tokens in (1, 100, 1_000, c.context):
 # A cache has to answer two questions. *Which of the tokens that are kept may this one look at?* And *where in memory are they?*
 #
 # The first is answered by positions alone. Each cell of the cache knows which position it holds, or that it is empty (-1). Each token in the pass
-# knows its own position. From these the model makes a table of which keys each query sees. There may be empty cells and other texts' leftovers,
-# and in what order the cells lie is of no importance.
+# knows its own position. From these the model makes a table of which keys each query sees. There may be empty cells, and what another text left in
+# one counts as empty; in what order the cells lie is of no importance.
 #
-# In the exercise `r` stands for a *rectangle*: some rows (texts side by side), each with as many tokens in the pass, some of which may be padding.
+# In the exercise `r` stands for a *rectangle*: some rows (texts side by side) that go through the pass together, each as wide as the widest. What a
+# shorter row lacks is filled up with **padding**, at position -1. And some models let a token look back only so many tokens, its **window**; this one
+# has none.
 
 # %% exercise="03.3"
 
@@ -239,7 +245,8 @@ for name, run in runs.items():
     print(f"{name:26} TTFT {1e3 * ttft:6.1f} ms, TPOT {1e3 * tpot:6.1f} ms")
 
 # %% [markdown]
-# With the long prompt the cache leaves TTFT where it is, and TPOT shows what it is for: without it every token costs about as much as the first.
+# With the long prompt the cache leaves TTFT about where it is, and TPOT shows what it is for: without it every token costs about as much as the
+# first. (Compare the long prompts. TTFT is a single pass, and a short one is easily off by half or more.)
 #
 # **Where a text is only scored.** Unit 01 scored a given text in a single pass. Whatever is kept, nobody comes back for it.
 #

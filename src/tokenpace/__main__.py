@@ -158,7 +158,7 @@ def fetch(a) -> dict:
 
     path = run_fetch(a.model)
     if not a.json:
-        print(f"{a.model} is in the cache: {path.name}, {path.stat().st_size / 1e6:.0f} MB")
+        print(f"{a.model} is in the cache: {path}, {path.stat().st_size / 1e6:.0f} MB")
     return {"model": a.model, "path": str(path), "bytes": path.stat().st_size}
 
 

@@ -32,6 +32,7 @@ from .measure.probe import roof_now
 from .model.kernels import tiled, why_not
 from .run import Request, run
 
+UNSTEADY = 2  # times the fastest round: where the slowest takes longer, something else was running
 PROMPT = "The history of computing is the history of moving numbers: "
 Run = Callable[[list[int], int], list[float]]  # prompt, new tokens -> seconds of each pass, the prefill first
 
@@ -129,6 +130,7 @@ def measure(found: dict, about: Suite, dtype: str, names: list[str], progress: P
             engines[name](prompt, 4)  # compiles, allocates, fills lazy caches
         except RuntimeError as error:
             found["notes"].append(f"{name} {dtype} was not run: {error}")
+            progress.say(f"\r{found['notes'][-1]}\n")
     progress(f"{dtype}: engines are warm")
     for turn in range(about.rounds):
         order = list(engines)[turn % len(engines) :] + list(engines)[: turn % len(engines)]
@@ -234,6 +236,9 @@ def report(found: dict) -> str:
             f", peak memory {first['peak'] / 1e9:.2f} GB" if first["peak"] else ""
         )
         lines.append(f"import {first['import']:.2f} s beyond torch; {loading}")
+    unsteady = [f"{r['dtype']} {r['engine']}" for r in found["table"] if r["high"] > UNSTEADY * r["low"]]
+    if unsteady:
+        lines.append(f"the rounds of {', '.join(unsteady)} differ by more than {UNSTEADY} times: another program was busy, so believe no ratio here")
     return "\n".join(lines + found["notes"])
 
 

@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import linecache
+import re
 import textwrap
 
 from .comparing import short
@@ -116,9 +117,20 @@ def _segment(text: str, part: ast.AST) -> str:
 def restored(one, text: str) -> object:
     """What was written earlier, made anew. Anything that goes wrong is the caller's to catch."""
     name, space = f"<what you wrote for {one.id}>", {"__name__": "__main__"}
+    exec(one.needs, space)  # they may have imported it in another cell
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     exec(compile(text, name, "exec"), space)
     return space[one.name]
+
+
+def broken(one, cells: list[str]) -> SyntaxError | None:
+    """Why the last of a notebook's cells in which the exercise was written is no Python; None if it is, or if there is none."""
+    heads = re.compile(rf"^(def|class) {one.name}\b|^{one.name} *=", re.M)
+    text = next((cell for cell in reversed(cells) if heads.search(cell)), "")
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        return error
 
 
 def untouched(one, mine: object) -> bool:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import answers
-from .cells import restored, solved, source, stubbed, untouched
+from .cells import broken, restored, solved, source, stubbed, untouched
 from .checking import Busy, Outcome, alike, attempt, told
 from .comparing import kind, short
 from .config import nearest
@@ -189,7 +189,10 @@ def check(id: str, *mine: object) -> None:
     """
     one = find(id)
     candidate = mine[0] if mine else _callers().get(one.name)
-    if not mine and one.name not in _callers():
+    if not mine and (error := broken(one, _callers().get("In", []))):
+        why = f"what you wrote last is not Python yet (line {error.lineno} of its cell: {error.msg})"
+        verdict = Verdict("wrong", f"{id} {one.name}: {why}, so there is nothing to try")
+    elif not mine and one.name not in _callers():
         verdict = Verdict("open", f"{id} not attempted: there is no {one.name} here; tp.stub({id!r}) prints the cell that it should be written in")
     else:
         verdict = examine(one, candidate)

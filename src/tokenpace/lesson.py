@@ -141,7 +141,8 @@ class Lesson:
             print(f"{short(value)} is no number, so it counts as no prediction: a number like 3 or 0.5 is wanted")
             return None
         answers.keep("predictions", key, {"value": number, "when": datetime.now().isoformat(timespec="minutes")})
-        print(f"your prediction, kept before anything is measured: {number:g}")
+        told = f"changed from {kept['value']:g} to" if kept and kept["value"] != number else "kept before anything is measured:"
+        print(f"your prediction, {told} {number:g}")
         return number
 
     def ledger(self, *rows: Entry) -> Ledger:
@@ -171,8 +172,9 @@ class Lesson:
 
         ids, kept = list(exercises(self.unit)), answers.read()["exercises"]
         done = sum(kept.get(id, {}).get("done", False) for id in ids)
-        minutes = (time.monotonic() - self.opened) / 60
-        print(f"Unit {self.unit} was open for {minutes:.0f} minutes; {estimate(self.unit)} were expected. {done} of {len(ids)} exercises are done.")
+        minutes = round((time.monotonic() - self.opened) / 60)
+        print(f"Unit {self.unit} was open for {minutes} minute{'s' * (minutes != 1)}; {estimate(self.unit)} were expected.", end=" ")
+        print(f"{done} of {len(ids)} exercises are done.")
 
     @property
     def price(self) -> Callable[..., Cost]:

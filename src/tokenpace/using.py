@@ -19,10 +19,11 @@ class Used:
     """How often each part that was put in was called."""
 
     calls: Counter = field(default_factory=Counter)
+    inside: tuple[str, ...] = ()  # those of the model, for which the tiled kernels have loops of their own
 
     def __str__(self) -> str:
         told = ", ".join(f"{name} {n:,} time{'s' * (n != 1)}" for name, n in self.calls.items())
-        idle = [name for name, n in self.calls.items() if not n]
+        idle = [name for name in self.inside if not self.calls[name]]
         return f"called: {told}" + (f" (nothing here needs {', '.join(idle)}: do the tiled kernels run in its place?)" if idle else "")
 
     __repr__ = __str__
@@ -41,7 +42,7 @@ def using(**mine) -> Iterator[Used]:
             raise ValueError(f"nothing that can be replaced is called {name!r}{nearest(name, targets)}")
         if not callable(part):
             raise TypeError(f"{name} is {part!r:.60}, which cannot be called")
-    used = Used(Counter(dict.fromkeys(mine, 0)))
+    used = Used(Counter(dict.fromkeys(mine, 0)), tuple(name for name in mine if targets[name].target.startswith("tokenpace.model.")))
     with ExitStack() as back:
         for name, part in mine.items():
             original, counted = targets[name].standing, _counted(part, name, used.calls)

@@ -138,7 +138,9 @@ class Ledger:
         return self
 
     def notes(self) -> list[str]:
-        return [f"{e.name}: {e.why}" for e in self.entries if e.why] + sorted({e.where for e in self.entries if e.where})
+        other = ", ".join(e.name for e in self.entries if e.exact is False)
+        why = [f"{other}: another text than plain decoding wrote; where two tokens are nearly as likely, rounding may choose either"] if other else []
+        return [f"{e.name}: {e.why}" for e in self.entries if e.why] + why + sorted({e.where for e in self.entries if e.where})
 
     def __str__(self) -> str:
         rows = [HEAD, *(e.cells() for e in self.entries)]

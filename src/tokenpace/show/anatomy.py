@@ -154,8 +154,8 @@ class Anatomy:
         read, flops = (sum(taken[i] for taken in self.counted.values()) for i in (1, 2))
         largest = max(self.counted, key=lambda part: self.counted[part][1])
         told = (
-            f"One pass for one token reads {bytes_(read)} ({seconds(read / self.device.bandwidth)}) and does {flops / 1e6:,.0f} MFLOP "
-            f"({seconds(flops / self.device.flops)}); {largest} is {self.counted[largest][1] / read:.0%} of the bytes."
+            f"One pass for one token after {self.context} reads {bytes_(read)} ({seconds(read / self.device.bandwidth)}) and does "
+            f"{flops / 1e6:,.0f} MFLOP ({seconds(flops / self.device.flops)}); {largest} is {self.counted[largest][1] / read:.0%} of the bytes."
         )
         if not self.passes:
             return told
@@ -166,8 +166,8 @@ class Anatomy:
         whole, refused = sum(took.values()), verdict(self.band, "", wholes)
         longest = max(took, key=took.get)
         yield (
-            f"Measured on {KERNELS}, {longest} takes {took[longest] / whole:.0%} of it and attention {self.share:.0%} "
-            f"({f'you said {self.guess:g}' if self.guess is not None else 'no prediction'})."
+            f"Measured on {KERNELS}, {longest} takes {took[longest] / whole:.0%} of the time, attention with its scores {self.share:.0%} "
+            f"({f'you said {self.guess:g}%' if self.guess is not None else 'no prediction'})."
         )
         if not refused and (idle := self.idle()):
             read, spent = sum(self.counted[part][1] for part in idle if part in self.counted), sum(took[part] for part in idle)

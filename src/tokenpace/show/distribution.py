@@ -119,9 +119,11 @@ class Shape:
         kept = [p for p in self.law if p > 0]
         first, bits = max(range(len(self.law)), key=self.law.__getitem__), -sum(p * log2(p) for p in kept)
         had = sum(raw for raw, p in zip(self.raw, self.law) if p > 0)
+        asked = sum(raw > 0 for raw in self.raw)
         return (
-            f"{self.setting or 'The sampler'} leaves {len(kept):,} of {len(self.law):,} tokens, which had {had:.1%} "
-            f"of the model's probability. The likeliest, {self.name(first)!r}, has {self.law[first]:.3g} (before: {self.raw[first]:.3g}). "
+            f"{self.setting or 'The sampler'} leaves {len(kept):,} of the {asked:,} likeliest tokens (the vocabulary has {len(self.law):,}), "
+            f"which had {had:.1%} of the model's probability; that is shared out anew. "
+            f"The likeliest, {self.name(first)!r}, has {self.law[first]:.3g} (before: {self.raw[first]:.3g}). "
             f"The draw is as open as one among {2**bits:,.1f} equally likely tokens." + (f" [{self.where}]" if self.where else "")
         )
 

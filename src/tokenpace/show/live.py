@@ -169,17 +169,17 @@ def watch(
     """
     screen = screen or Screen(live, now)
     run = _Run(view, screen, seconds, now, {lane: [] for lane in lanes})
-    before = tuple(roof()) if roof else ()
     screen.clear(view)
     if screen.watched:
         screen.frame(view, "measuring …")
-    note = run.measure(lanes)
     probed = {}
-    if roof and not note.startswith("Interrupted"):
-        try:
+    try:
+        before = tuple(roof()) if roof else ()
+        note = run.measure(lanes)
+        if roof:
             probed = {"before": before, "after": tuple(roof())}
-        except KeyboardInterrupt:
-            note = f"Interrupted: {run.kept()}."
+    except KeyboardInterrupt:
+        note = f"Interrupted: {run.kept()}."
     stood = band(**probed) if probed else None
     view.judge(stood)
     sentence = " ".join(filter(None, (view.sentence(), note)))
@@ -198,14 +198,11 @@ class _Run:
     points: dict[str, list]
 
     def measure(self, lanes: Mapping[str, Iterable]) -> str:
-        """Go through all lanes; return why it ended early, if it did."""
+        """Go through all lanes; return why it ended early, if its budget was at fault."""
         started, share, cut = self.now(), self.budget / max(len(lanes), 1), False
-        try:
-            for i, (lane, points) in enumerate(lanes.items(), 1):
-                end = max(started + i * share, self.now() + share)
-                cut |= self._lane(lane, iter(points), started, end)
-        except KeyboardInterrupt:
-            return f"Interrupted: {self.kept()}."
+        for i, (lane, points) in enumerate(lanes.items(), 1):
+            end = max(started + i * share, self.now() + share)
+            cut |= self._lane(lane, iter(points), started, end)
         return f"Stopped by its budget of {self.budget:.3g} s: {self.kept()}." if cut and self.view.progress() < 1 else ""
 
     def _lane(self, lane: str, points: Iterator, started: float, end: float) -> bool:

@@ -7,6 +7,7 @@ ceiling, those that fit a cache above memory's, large ones on it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
@@ -161,13 +162,18 @@ class Roofline:
         """How near the largest product of each kind comes to the bandwidth."""
         size = landed[-1][0].size
         rates = [(task, task.size / took) for task, took in landed if task.size == size]
-        told = " and ".join(f"by {task.means} {rate / 1e9:.0f} GB/s, {rate / bandwidth:.0%} of that" for task, rate in rates)
+        told = " and ".join(f"by {task.means} {rate / 1e9:.0f} GB/s, {_share(rate / bandwidth)}" for task, rate in rates)
         return f"The largest matrix, {plots.bytes_(size)} of {landed[-1][0].dtype}, is read {told}."
 
 
 def _filled(means: str) -> dict:
     """Products of the tiled kernel are solid, those of PyTorch's own hollow."""
     return {} if "tiled" in means else {"markerfacecolor": "white"}
+
+
+def _share(share: float) -> str:
+    """More than all there is cannot be read: then the probe's own loop was the slower one."""
+    return f"{share:.0%} of that" if share <= 1 else "no less than the probe itself"
 
 
 def _grouped(landed: list[tuple[Task, float]]) -> dict[tuple[str, str], list]:
@@ -201,6 +207,12 @@ def gemvs(device: str = "cpu", largest: int = 256 << 20) -> list:
     return found
 
 
+def _interrupted() -> Iterator:
+    """A lane that was interrupted before its first point."""
+    raise KeyboardInterrupt
+    yield
+
+
 def roofline(unit, guess: float | None = None, budget: float | None = None, **shown) -> Shown:
     """Probe this machine, two thirds of the time for its ceilings, and draw what is found as it is found. A dry lesson replays its recording.
 
@@ -219,6 +231,9 @@ def roofline(unit, guess: float | None = None, budget: float | None = None, **sh
         planned.append(5 * (len(probes) + len(products)))
         return {"probe": probing(probes, budget * 2 / 3, sync), "gemv": probing(products, budget / 3, sync)}
 
-    found = unit.sample("roof", lanes)
+    try:
+        found = unit.sample("roof", lanes)
+    except KeyboardInterrupt:  # while the matrices were made
+        found = {"probe": _interrupted()}
     view = Roofline(unit.machine, planned[0] if planned else sum(map(len, found.values())), guess, unit.where)
     return watch(view, found, seconds=2 * budget, roof=unit.roof, **shown)

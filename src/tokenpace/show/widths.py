@@ -137,9 +137,10 @@ class Widths:
         found = self.medians()
         if 1 not in found:
             return "Nothing is measured yet."
-        parts = [f"a pass over {w} tokens {seconds(s)}, {self.times(w):.3g} times" for w, s in found.items() if w in (self.asked, max(self.widths))]
-        said = f"you said {self.guess:g} for {self.asked}" if self.guess else "no prediction"
-        text = f"{'; '.join([f'A pass over 1 token takes {seconds(found[1])}', *parts])} ({said}). {self._verdict()}"
+        said = {self.asked: f" ({f'you said {self.guess:g}' if self.guess else 'no prediction'})"}
+        wanted = {w: s for w, s in found.items() if w in (self.asked, max(self.widths))}
+        parts = [f"a pass over {w} tokens {seconds(s)}, {self.times(w):.3g} times{said.get(w, '')}" for w, s in wanted.items()]
+        text = f"{'; '.join([f'A pass over 1 token takes {seconds(found[1])}', *parts])}. {self._verdict()}"
         return text + (f" [{self.where}]" if self.where else "")
 
     def _verdict(self) -> str:
