@@ -179,8 +179,8 @@ def test_the_bars_are_medians_of_the_parts():
     view, shown = anatomy([Pass(taken(3), 10.0), Pass(taken(1), 9.0), Pass(taken(100), 11.0)], guess=40)
     widths = dict(zip(view.names, (bar.get_width() for bar in view.measured)))
     assert widths == taken(3) and view.names == list(PARTS) and view.progress() == 1
-    assert view.share == pytest.approx(2 / 10) and "attention 20% (you said 40%)" in shown.sentence
-    assert "Measured on PyTorch's own kernels, mlp takes 30% of it" in shown.sentence
+    assert view.share == pytest.approx(2 / 10) and "attention with its scores 20% (you said 40%)" in shown.sentence
+    assert "Measured on PyTorch's own kernels, mlp takes 30% of the time" in shown.sentence
     assert "Medians of 3 passes of 10.0 s (9.00 s to 11.0 s); the stopwatches make that 10.0 s." in shown.sentence and "[a test]" in shown.sentence
     assert "No verdict" not in shown.sentence and view.band == Band(1e9, 1e9, True)
 
@@ -356,10 +356,14 @@ def test_a_sampler_in_words():
 def test_the_shape_says_what_is_left(unit):
     told = Law((7,), (3, 0, 2), tuple(log(p) for p in (0.5, 0.3, 0.1)), 5)
     shown = reshape(unit, told, temperature=1.0, top_k=2)
-    for words in ("leaves 2 of the 5 likeliest tokens (the vocabulary has 5), which had 80.0%", "'[3]', has 0.625 (before: 0.5)", "one among 1.9 equally likely"):
+    for words in (
+        "leaves 2 of the 3 likeliest tokens (the vocabulary has 5), which had 80.0%",
+        "'[3]', has 0.625 (before: 0.5)",
+        "one among 1.9 equally likely",
+    ):
         assert words in shown.sentence
     greedy = reshape(unit, told, temperature=0.0)
-    assert "leaves 1 of the 5" in greedy.sentence and "one among 1.0 equally" in greedy.sentence
+    assert "leaves 1 of the 3" in greedy.sentence and "one among 1.0 equally" in greedy.sentence
 
 
 def test_draws_of_the_real_machinery_come_near_their_law(unit):
