@@ -136,6 +136,50 @@ def test_what_another_program_writes_while_a_file_is_put_aside_is_in_the_new_one
     assert others[0].wait(60) == 0 and sorted(answers.read()["exercises"]) == ["01.1", "01.2"]
 
 
+@pytest.mark.parametrize("fails", ["aside", "new", "replaced"])
+def test_a_full_disk_while_a_damaged_file_is_put_aside_loses_nothing(folder, monkeypatch, capsys, fails):
+    for i in range(3):
+        answers.keep("exercises", f"01.{i}", {"done": True})
+    with open(folder / "answers.jsonl", "ab") as file:
+        file.write(b"{half a li")
+    write = Path.write_bytes
+
+    def full(path, data):
+        if path.suffix == (".new" if fails == "new" else ".jsonl"):
+            write(path, data[:10])
+            raise OSError(28, "No space left on device")
+        return write(path, data)
+
+    def refuse(old, new):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(*((os, "replace", refuse) if fails == "replaced" else (Path, "write_bytes", full)))
+    for _ in range(2):
+        assert len(answers.read()["exercises"]) == 3 and "could not be put aside" in capsys.readouterr().err
+    assert {path.name for path in folder.iterdir()} <= {"answers.jsonl", "answers.lock"}
+    monkeypatch.undo()
+    monkeypatch.setenv("TOKENPACE_DATA", str(folder))
+    assert len(answers.read()["exercises"]) == 3 and len(list(folder.glob("answers.damaged-*"))) == 1
+
+
+@pytest.mark.parametrize("why", ["no locks here", "somebody was stopped while holding it"])
+def test_without_a_lock_one_reads_and_writes_all_the_same(folder, monkeypatch, capsys, why):
+    import filelock
+
+    def acquire(self, *_, **__):
+        raise filelock.Timeout("held") if "stopped" in why else OSError(37, "No locks available")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", acquire)
+    assert answers.keep("exercises", "01.1", {"done": True}) and list(answers.read()["exercises"]) == ["01.1"]
+    assert capsys.readouterr().err == ""
+
+
+def test_the_home_folder_of_nobody(monkeypatch, capsys):
+    monkeypatch.setenv("TOKENPACE_DATA", "~nosuchuser/x")
+    assert answers.read()["exercises"] == {} and answers.keep("exercises", "01.1", {}) is False
+    assert "could not be read" in capsys.readouterr().err
+
+
 def test_a_link_to_a_file_elsewhere(folder, tmp_path, capsys):
     folder.mkdir()
     (tmp_path / "elsewhere.jsonl").touch()

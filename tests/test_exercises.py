@@ -179,6 +179,7 @@ ODD = [  # whatever a learner's name stands for: one message, no exception
     ("import torch\nrms_norm = torch.ones(3, 3)", "is tensor([[1., 1., 1.], [1., 1., 1.], [1., 1., 1.]]), but should be a function"),
     ("rms_norm = 10 ** 5000", "is a number, but should be a function"),
     ("class Odd:\n    def __repr__(self): raise RuntimeError\nrms_norm = Odd()", "is something of type Odd, but should be a function"),
+    ("class Odd:\n    def __repr__(self): raise SystemExit\nrms_norm = Odd()", "is something of type Odd, but should be a function"),
     ("class rms_norm:\n    pass", "it is a class, but should be a function: it raises TypeError"),
     ("async def rms_norm(x, weight, eps):\n    return x", "a coroutine (`async def` makes one"),
     ("def rms_norm(x, weight, eps):\n    yield x", "a generator (a function with `yield`"),

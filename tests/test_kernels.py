@@ -6,10 +6,12 @@ norm left out on one of the two paths; an embedding that returns padding for an 
 """
 
 import copy
+import pickle
 import subprocess
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from tokenpace.cache import Cache, Raw, Slab
 from tokenpace.config import ModelConfig
 from tokenpace.model import kernels
 from tokenpace.model.kernels import NARROW, TiledLinear, product, tile, tiled, why_not
-from tokenpace.model.transformer import MLP, RMSNorm, Transformer
+from tokenpace.model.transformer import MLP, Block, RMSNorm, Transformer
 
 gemv = pytest.importorskip("tokenpace.model.gemv", reason="Numba is not installed")
 
@@ -318,6 +320,102 @@ def test_a_copy_has_weights_of_its_own():
         assert torch.equal(say(fast), before) and not torch.equal(say(other), before)
         other.load_state_dict(kept)
         assert torch.equal(say(other), before)
+
+
+def narrow(m, config=PLAIN):
+    """Logits of three tokens that go through a slab, so through all layers in one loop where that can be."""
+    return m(torch.tensor([[5, 9, 2]]), Cache(config, Slab(1, 8), dtype=m.embed.weight.dtype).stage(torch.tensor([[0, 1, 2]])))
+
+
+def doubled(m):
+    for p in m.parameters():
+        p.data = p.data * 2
+
+
+def other_weights(m):
+    other = model(PLAIN) if isinstance(m.blocks[0], Block) else pair(PLAIN)[1]
+    for p in other.parameters():
+        p.mul_(0.7)
+    m.load_state_dict(other.state_dict(), assign=True)
+
+
+def exchanged(m):
+    m.blocks[0], m.blocks[1] = m.blocks[1], m.blocks[0]
+
+
+CHANGES = {
+    "doubled": doubled,
+    "assigned": other_weights,
+    "in another type": lambda m: m.bfloat16(),
+    "shared": lambda m: m.share_memory(),
+    "a block gone": lambda m: m.blocks.__delitem__(1),
+    "a block twice": lambda m: m.blocks.append(m.blocks[0]),
+    "exchanged": exchanged,
+    "fewer": lambda m: setattr(m, "blocks", m.blocks[:1]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_is_changed_after_tiling_counts(change):
+    plain, fast = pair(PLAIN)
+    before = narrow(fast)
+    change(plain)
+    change(fast)
+    config = replace(PLAIN, n_layers=len(fast.blocks))
+    close = 0.05 if plain.embed.weight.dtype == torch.bfloat16 else 1e-4
+    for say in (lambda m: narrow(m, config), lambda m: m(torch.tensor([[5, 9, 2]]))[0]):
+        a, b = say(plain).float(), say(fast).float()
+        torch.testing.assert_close(b.view_as(a), a, rtol=0, atol=float(a.abs().max()) * close)
+    assert not torch.equal(narrow(fast, config), before) or change is CHANGES["shared"]
+
+
+@pytest.mark.parametrize("unlike", ["shape", "eps"])
+def test_layers_that_are_not_alike_go_one_by_one(unlike):
+    plain = model(PLAIN)
+    if unlike == "shape":
+        plain.blocks[1].mlp = MLP(replace(PLAIN, d_ff=5)).requires_grad_(False)
+    else:
+        plain.blocks[1].attention_norm.eps = 0.5
+    fast = tiled(copy.deepcopy(plain))
+    torch.testing.assert_close(narrow(fast), narrow(plain), rtol=1e-4, atol=1e-5)
+
+
+def test_whoever_listens_to_a_block_hears_of_it():
+    _, fast = pair(PLAIN)
+    heard, before = [], narrow(fast)
+    fast.blocks[1].register_forward_hook(lambda block, given, came: heard.append(came.shape))
+    torch.testing.assert_close(narrow(fast), before, rtol=1e-4, atol=1e-5)
+    assert heard == [(3, PLAIN.d_model)]
+
+
+@pytest.mark.parametrize("other", [{"n_kv_heads": 4}, {"d_head": 4}, {"n_layers": 1}])
+def test_a_cache_of_another_model_is_refused_as_by_the_plain_one(other):
+    for m in pair(PLAIN):
+        with pytest.raises((RuntimeError, IndexError)):
+            narrow(m, replace(PLAIN, **other))
+
+
+def test_a_pickled_model_runs_in_another_process(tmp_path):
+    _, fast = pair(PLAIN)
+    (tmp_path / "model").write_bytes(pickle.dumps(fast))
+    torch.save(narrow(fast), tmp_path / "logits")
+    code = f"""
+import pickle, torch
+from test_kernels import narrow
+torch.set_grad_enabled(False)
+with open({str(tmp_path / "model")!r}, "rb") as file:
+    m = pickle.load(file)
+print(torch.equal(narrow(m), torch.load({str(tmp_path / "logits")!r})))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent)
+    assert run.stdout.strip() == "True", run.stderr[-2000:]
+
+
+def test_a_model_is_tiled_with_gradients_on():
+    with torch.enable_grad():
+        fast = tiled(Transformer(PLAIN))
+        copy.deepcopy(fast)
+    assert narrow(fast).shape == (1, 3, PLAIN.vocab_size)
 
 
 def test_the_thread_count_of_pytorch_stays_what_it_was():

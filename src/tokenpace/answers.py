@@ -10,7 +10,8 @@ import json
 import os
 import sys
 import time
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from math import isfinite
 from pathlib import Path
@@ -41,14 +42,14 @@ def read() -> dict[str, dict[str, dict]]:
     A file that cannot be read is put aside under another name, which is said, and a new one is begun with the lines that can.
     """
     found: dict[str, dict[str, dict]] = {kind: {} for kind in KINDS}
-    if not path().exists():
-        return found
     try:
-        with _alone():
+        if not path().exists():
+            return found
+        with _alone() as alone:
             read = [_one(line) for line in path().read_bytes().splitlines()]
-            if not all(read):
+            if alone and not all(read):
                 _put_aside()
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home folder of nobody
         _say(f"your answers could not be read ({error}), so none are known here")
         return found
     for kind, name, value in filter(None, read):
@@ -82,27 +83,28 @@ def keep(kind: str, name: str, value: dict | None) -> bool:
                 file.write(b"\n")
             file.write(line.encode())
         return True
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         _say(f"this could not be written to your answers ({error}); everything else goes on")
         return False
 
 
 @contextmanager
-def _alone():
-    """No other notebook reads or writes the answers meanwhile: half a line of theirs would look damaged. In a folder in which nothing can be written
-    nobody writes, so there one may read without.
+def _alone() -> Iterator[bool]:
+    """No other notebook reads or writes the answers meanwhile: half a line of theirs would look damaged. False where that cannot be had: on a file
+    system without locks, in a folder where nothing can be written, beside a program that was stopped and holds the lock. Then one goes on without.
     """
     from filelock import FileLock  # comes with PyTorch
 
-    lock = FileLock(path().with_suffix(".lock"), timeout=10)
-    held = os.access(path().parent, os.W_OK)
-    if held:
-        lock.acquire()
+    lock = FileLock(path().with_suffix(".lock"), timeout=3)
     try:
-        yield
+        lock.acquire()
+    except (OSError, NotImplementedError):  # a Timeout is an OSError
+        yield False
+        return
+    try:
+        yield True
     finally:
-        if held:
-            lock.release()
+        lock.release()
 
 
 def _ends_well() -> bool:
@@ -113,15 +115,20 @@ def _ends_well() -> bool:
 
 
 def _put_aside() -> None:
-    """Begin a new file with the lines that can be read."""
+    """Begin a new file with the lines that can be read. The old one is in its place until the new one is whole: a disk may be full."""
     aside = path().with_name(f"answers.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl")
+    new = aside.with_suffix(".new")
     try:
-        os.replace(path(), aside)
-        lines = aside.read_bytes().splitlines()
+        whole = path().read_bytes()
+        lines = whole.splitlines()
         good = [line for line in lines if _one(line)]
-        with open(path(), "wb") as file:
-            file.write(b"".join(line + b"\n" for line in good))
+        aside.write_bytes(whole)
+        new.write_bytes(b"".join(line + b"\n" for line in good))
+        os.replace(new, path())
     except OSError as error:
+        for part in (aside, new):
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
         return _say(f"some lines in {path()} cannot be read, and the file could not be put aside ({error})")
     bad = len(lines) - len(good)
     _say(

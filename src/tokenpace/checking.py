@@ -176,6 +176,8 @@ def told(got: Outcome, want: Outcome, what: str) -> str | None:
 def _short_error(error: BaseException) -> str:
     try:
         text = " ".join(str(error).split()) or "no message"
-    except Exception:  # a learner's own __str__
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a learner's own __str__
         text = "its message cannot be read"
     return text if len(text) <= 300 else text[:297] + "…"

@@ -25,7 +25,9 @@ def difference(got: object, want: object) -> str | None:
     """In what `got` is not `want`, in words; None: in nothing that counts. Rounding doesn't count, nor list or tuple, nor a number of NumPy's."""
     try:
         return _difference(got, want)
-    except Exception as error:  # an array's truth, a tensor without numbers, a learner's own __eq__
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an array's truth, a tensor without numbers, a learner's own __eq__
         return f"it gives {kind(got)}, and that cannot be compared with what was expected ({type(error).__name__})"
 
 
@@ -143,7 +145,9 @@ def short(x: object, text: Callable[[object], str] = repr) -> str:
     """On one line."""
     try:
         said = " ".join(text(x).split())
-    except Exception:  # a learner's own __repr__, a number of 5000 digits
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a learner's own __repr__, which may exit, too; a number of 5000 digits
         said = kind(x) if type(x) in KINDS else f"something of type {type(x).__name__}"
     return said if len(said) <= 120 else said[:117] + "…"
 

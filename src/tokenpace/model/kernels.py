@@ -8,7 +8,6 @@ before it, silu(gate) · up between two) is computed inside.
 
 from __future__ import annotations
 
-import copy
 from functools import cache
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from ..cache.protocol import Cache, Pass, Raw
 from ..cache.slab import Slab
-from .transformer import Block, Blocks, Linear, TiedHead, rms_norm, swiglu
+from .transformer import Attention, Block, Blocks, Linear, TiedHead, rms_norm, swiglu
 
 NARROW = 8  # tokens; with more, PyTorch's product of many rows is the faster one
 
@@ -87,19 +86,8 @@ def run(loop, *args):
 
 def array(x: Tensor | None):
     """The tensor's memory as a NumPy array, empty for None; NumPy has no bfloat16, so its bits go as uint16."""
-    if x is None:
-        return array(torch.empty(0))
+    x = torch.empty(0) if x is None else x.detach()
     return (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
-
-
-class Arrays:
-    """Weights as the loops take them. Made once, for making an array costs as much as a small layer; made anew for a copy of the module."""
-
-    def __init__(self, *weights: Tensor | None):
-        self.weights, self.made = weights, tuple(array(w) for w in weights)
-
-    def __deepcopy__(self, memo):
-        return Arrays(*copy.deepcopy(self.weights, memo))
 
 
 def tile(weight: Tensor) -> nn.Parameter:
@@ -134,10 +122,10 @@ def few(x: Tensor) -> bool:
     return 0 < len(x) <= NARROW
 
 
-def multiply(x: Tensor, arrays: Arrays, eps: float, rows: int) -> Tensor:
-    """norm(x [N, K]) · Wᵀ + bias -> [N, rows], for few tokens; arrays: norm, W, bias."""
-    y, (norm, weight, bias) = x.new_empty(len(x), rows), arrays.made
-    run(loops().linear, array(x.contiguous()), norm, eps, weight, bias, array(y))
+def multiply(x: Tensor, tiles: Tensor, norm: nn.Module | None = None, bias: Tensor | None = None) -> Tensor:
+    """norm(x [N, K]) · Wᵀ + bias -> [N, R], R rounded up to whole tiles, for few tokens."""
+    y, (weight, eps) = x.new_empty(len(x), tiles.shape[0] * tiles.shape[3]), (norm.weight, norm.eps) if norm else (None, 0.0)
+    run(loops().linear, array(x.contiguous()), array(weight), eps, array(tiles), array(bias), array(y))
     return y
 
 
@@ -147,13 +135,12 @@ class TiledLinear(nn.Module):
     def __init__(self, plain: Linear, norm: nn.Module | None = None):
         super().__init__()
         self.rows, self.norm, self.weight = plain.out_features, norm, tile(plain.weight)
-        self.whole = len(self.weight) * self.weight.shape[3]  # rows, with those that fill the last tile
-        self.bias = None if plain.bias is None else nn.Parameter(F.pad(plain.bias.detach(), (0, self.whole - self.rows)), requires_grad=False)
-        self.arrays, self.eps = Arrays(norm and norm.weight, self.weight, self.bias), norm.eps if norm else 0.0
+        filled = len(self.weight) * self.weight.shape[3] - self.rows  # of the last tile
+        self.bias = None if plain.bias is None else nn.Parameter(F.pad(plain.bias.detach(), (0, filled)), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if few(x):
-            return multiply(x, self.arrays, self.eps, self.whole)[:, : self.rows]
+            return multiply(x, self.weight, self.norm, self.bias)[:, : self.rows]
         y = product(x if self.norm is None else self.norm(x), self.weight)
         return (y if self.bias is None else y + self.bias)[:, : self.rows]
 
@@ -166,12 +153,11 @@ class TiledMLP(nn.Module):
         gate, up = plain.gate_up.weight.chunk(2)
         self.norm, self.rows, self.down = norm, plain.down.out_features, tile(plain.down.weight)
         self.gate_up = nn.Parameter(torch.stack([tile(gate), tile(up)]), requires_grad=False)  # so that a tile of each belongs together
-        self.arrays = Arrays(norm.weight, self.gate_up, self.down)
 
     def forward(self, x: Tensor) -> Tensor:
         if few(x):
-            y, (norm, gate_up, down) = x.new_empty(len(x), self.down.shape[0] * self.down.shape[3]), self.arrays.made
-            run(loops().mlp, array(x.contiguous()), norm, self.norm.eps, gate_up, down, array(y))
+            y = x.new_empty(len(x), self.down.shape[0] * self.down.shape[3])
+            run(loops().mlp, array(x.contiguous()), array(self.norm.weight), self.norm.eps, array(self.gate_up), array(self.down), array(y))
         else:
             h = swiglu(product(self.norm(x), self.gate_up.flatten(0, 1)))
             y = product(h[:, : 2 * self.down.shape[1]], self.down)
@@ -185,42 +171,70 @@ class TiledBlock(nn.Module):
         super().__init__()
         self.attention, self.mlp, a = plain.attention, TiledMLP(plain.mlp, plain.mlp_norm), plain.attention
         a.qkv, a.out = TiledLinear(a.qkv, plain.attention_norm), TiledLinear(a.out)
-        q_norm, k_norm = (n and n.weight for n in (a.q_norm, a.k_norm))
-        norms, mlp = (plain.attention_norm.weight, plain.mlp_norm.weight), self.mlp
-        self.arrays = Arrays(norms[0], a.qkv.weight, a.qkv.bias, q_norm, k_norm, a.out.weight, None, norms[1], mlp.gate_up, mlp.down)
 
     def forward(self, x: Tensor, *where) -> Tensor:
         x = x + self.attention(x, *where)
         return x + self.mlp(x)
 
+    def weights(self) -> list[Tensor]:
+        """What `layers.through` wants of a layer; where there is none, an empty one."""
+        a, m, none = self.attention, self.mlp, torch.empty(0)
+        q_norm, k_norm = (none if n is None else n.weight for n in (a.q_norm, a.k_norm))
+        bias = none if a.qkv.bias is None else a.qkv.bias
+        return [a.qkv.norm.weight, a.qkv.weight, bias, q_norm, k_norm, a.out.weight, none, m.norm.weight, m.gate_up, m.down]
 
-class Addresses:
-    """Where the arrays of each layer begin, [L, n]."""
-
-    def __init__(self, layers: list[Arrays]):
-        self.layers, self.made = layers, torch.tensor([[array.ctypes.data for array in one.made] for one in layers]).numpy()
-
-    def __deepcopy__(self, memo):
-        return Addresses(copy.deepcopy(self.layers, memo))
+    def kind(self) -> tuple:
+        """What must be alike in all layers that one loop goes through."""
+        a, norms = self.attention, (self.attention.qkv.norm, self.attention.q_norm, self.attention.k_norm, self.mlp.norm)
+        return a.heads, a.d_head, {n.eps for n in norms if n is not None}, [(w.shape, w.dtype) for w in self.weights()]
 
 
 class TiledBlocks(Blocks):
-    """All blocks: on narrow passes through a slab as it lies one call of one loop. Other passes go from block to block."""
+    """All blocks: on narrow passes through a slab as it lies one call of one loop. Other passes go from block to block.
 
-    def __init__(self, plain: Blocks):
-        super().__init__(TiledBlock(block) for block in plain)
-        self.addresses = Addresses([block.arrays for block in self])
+    The loop is told where in memory the weights of each layer begin, so each time these blocks must be those that were looked at.
+    """
+
+    def __init__(self, blocks):
+        super().__init__(block if isinstance(block, TiledBlock) else TiledBlock(block) for block in blocks)
+        self.register_load_state_dict_post_hook(look_again)
+        self.look()
+
+    def look(self) -> TiledBlocks:
+        """Find the weights, again after they may have been exchanged for others."""
+        self.known, kinds = list(self._modules.values()), [block.kind() for block in self if isinstance(block, TiledBlock)]
+        self.alike = 0 < len(kinds) == len(self.known) and all(kind == kinds[0] for kind in kinds) and len(kinds[0][2]) == 1
+        self.weights = [block.weights() for block in self] if self.alike else []
+        return self
+
+    def _apply(self, fn, recurse=True):
+        return super()._apply(fn, recurse).look()
+
+    @property
+    def in_one(self) -> bool:
+        """Can one loop stand for them? Not if they are unlike, or if somebody wants to hear of each."""
+        blocks = self._modules.values()
+        return self.alike and len(blocks) == len(self.known) and all(a is b and not a._forward_hooks for a, b in zip(blocks, self.known))
 
     def forward(self, x: Tensor, flight: Pass, turns: tuple[Tensor, Tensor], biases: list[Tensor], exit_at: int | None = None) -> Tensor:
-        if not few(x) or (slab := plain_slab(flight)) is None:
+        if not few(x) or not self.in_one or (slab := plain_slab(flight, self[0].attention, len(self))) is None:
             return super().forward(x, flight, turns, biases, exit_at)
-        first, layers, x = self[0], flight.store.layers, x.clone(memory_format=torch.contiguous_format)
-        store = tuple(array(part) for (part,) in layers[0])
-        places = torch.tensor([[part.data_ptr() for (part,) in layer] for layer in layers]).numpy()
-        weights = first.arrays.made, self.addresses.made[:exit_at], store, places, first.attention.heads[0], first.mlp.norm.eps
+        x, attention = x.clone(memory_format=torch.contiguous_format), self[0].attention
+        store = [[part for (part,) in layer] for layer in flight.store.layers]
+        layers = tuple(map(array, self.weights[0])), addresses(self.weights[:exit_at]), tuple(map(array, store[0])), addresses(store)
         cos, sin, into, bias = (array(t) for t in (*turns, flight.into, biases[0]))
-        run(loops().through, array(x), *weights, cos, sin, into, *slab, bias)
+        run(loops().through, array(x), *layers, attention.heads[0], attention.qkv.norm.eps, cos, sin, into, *slab, bias)
         return x
+
+
+def look_again(blocks: TiledBlocks, _) -> None:
+    blocks.look()
+
+
+def addresses(layers: list[list[Tensor]]):
+    """[L, n] where in memory the tensors of each layer begin."""
+    found = [[x.data_ptr() for x in layer] for layer in layers]
+    return torch.tensor(found, dtype=torch.long).numpy() if found else torch.empty(0, 1, dtype=torch.long).numpy()
 
 
 class TiledNorm(nn.Module):
@@ -228,21 +242,26 @@ class TiledNorm(nn.Module):
 
     def __init__(self, plain: nn.Module):
         super().__init__()
-        self.weight, self.eps, self.arrays = plain.weight, plain.eps, Arrays(plain.weight)
+        self.weight, self.eps = plain.weight, plain.eps
 
     def forward(self, x: Tensor) -> Tensor:
         if not few(x):
             return rms_norm(x, self.weight, self.eps)
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
-        loops().rms_norm(array(x.contiguous()), *self.arrays.made, self.eps, array(y))
+        loops().rms_norm(array(x.contiguous()), array(self.weight), self.eps, array(y))
         return y
 
 
-def plain_slab(flight: Pass) -> tuple[int, int] | None:
-    """(first row, slots of a row) of a pass that the attention loop understands: one rectangle of neighbouring rows in a slab of plain numbers."""
+def plain_slab(flight: Pass, attention: Attention, n_layers: int) -> tuple[int, int] | None:
+    """(first row, slots of a row) of a pass that the attention loop understands: one rectangle of neighbouring rows in a slab of plain numbers, of
+    as many layers and heads as the model has.
+    """
     cache, rows = flight.store, flight.rectangles[0].rows
-    known = isinstance(cache, Cache) and type(cache.where) is Slab and type(cache.codec) is Raw and cache.dtype in (torch.float32, torch.bfloat16)
-    return (rows.start, cache.where.cells + 1) if known and len(flight.rectangles) == 1 and isinstance(rows, slice) else None
+    known = type(cache) is Cache and type(cache.where) is Slab and type(cache.codec) is Raw and cache.dtype in (torch.float32, torch.bfloat16)
+    if not known or len(flight.rectangles) > 1 or not isinstance(rows, slice) or len(cache.layers) != n_layers:
+        return None
+    shape = (cache.where.slots, attention.heads[1], attention.d_head)
+    return (rows.start, cache.where.cells + 1) if all(part.shape == shape for layer in cache.layers for (part,) in layer) else None
 
 
 class TiledEmbedding(nn.Module):
@@ -251,7 +270,6 @@ class TiledEmbedding(nn.Module):
     def __init__(self, plain: nn.Embedding):
         super().__init__()
         self.rows, self.columns, self.weight = plain.num_embeddings, plain.embedding_dim, tile(plain.weight)
-        self.arrays = Arrays(None, self.weight, None)
 
     def forward(self, tokens: Tensor) -> Tensor:
         low, high = (int(t) for t in tokens.aminmax()) if tokens.numel() else (0, 0)
@@ -265,5 +283,4 @@ class TiledTiedHead(nn.Module):
     """TiedHead on the embedding's tiles."""
 
     def forward(self, x: Tensor, embed: TiledEmbedding) -> Tensor:
-        tiles, size = embed.weight.shape[0], embed.weight.shape[3]
-        return (multiply(x, embed.arrays, 0.0, tiles * size) if few(x) else product(x, embed.weight))[:, : embed.rows]
+        return (multiply(x, embed.weight) if few(x) else product(x, embed.weight))[:, : embed.rows]
