@@ -200,15 +200,11 @@ class TiledBlocks(Blocks):
         self.register_load_state_dict_post_hook(look_again)
         self.look()
 
-    def look(self) -> TiledBlocks:
+    def look(self) -> None:
         """Find the weights, again after they may have been exchanged for others."""
         self.known, kinds = list(self._modules.values()), [block.kind() for block in self if isinstance(block, TiledBlock)]
         self.alike = 0 < len(kinds) == len(self.known) and all(kind == kinds[0] for kind in kinds) and len(kinds[0][2]) == 1
         self.weights = [block.weights() for block in self] if self.alike else []
-        return self
-
-    def _apply(self, fn, recurse=True):
-        return super()._apply(fn, recurse).look()
 
     @property
     def in_one(self) -> bool:
