@@ -234,6 +234,6 @@ def roofline(unit, guess: float | None = None, budget: float | None = None, **sh
     try:
         found = unit.sample("roof", lanes)
     except KeyboardInterrupt:  # while the matrices were made
-        found = {"probe": _interrupted()}
+        found, planned = {"probe": _interrupted()}, [1]
     view = Roofline(unit.machine, planned[0] if planned else sum(map(len, found.values())), guess, unit.where)
     return watch(view, found, seconds=2 * budget, roof=unit.roof, **shown)
