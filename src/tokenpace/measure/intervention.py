@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 CONDITIONS = ("free", "memory", "compute")
 SETTLE = 0.02  # seconds between letting a thief go and believing a clock
-TURNS = 4  # that reading and a pass take under one condition: by turns, so that what else disturbs a machine disturbs both alike
+TURNS = 2  # that reading and a pass take under one condition: by turns, so that what else disturbs a machine disturbs both alike
 STOLEN = 0.15  # the least that the roof must be slowed: what takes less proves nothing
 CONTROL = 0.1  # of the roof's slowdown: from here on the core that a thief takes explains too much
 FOLLOWS, IGNORES = 0.8, 0.5  # of the roof's slowdown: a pass that takes as much is bound by bandwidth, one that takes less is not

@@ -207,7 +207,7 @@ def steal(unit, rounds: int | None = None, budget: float | None = None, **shown)
     if unit.mode == "dry":
         return _replayed(unit, budget, **shown)
     victims = {"tiled": unit.lm, "eager": unit.plain} if unit.lm.card.get("kernels") == "tiled" else {"eager": unit.lm}
-    rounds, where = rounds or unit.size(quick=8, full=20), f"{unit.dtype}, {unit.config.n_params / 1e6:.0f}M parameters"
+    rounds, where = rounds or unit.size(quick=20, full=40), f"{unit.dtype}, {unit.config.n_params / 1e6:.0f}M parameters"
     try:
         with beside(unit.lm.device, "memory", "compute") as (thieves, how):
             view, roof = Theft(tuple(victims), rounds, f"{unit.machine['name']}, {how}, {where}"), reading()
