@@ -451,11 +451,15 @@ MUTANTS = [
     Mutant(
         "an early exit goes through all layers",
         "model/kernels.py",
-        "addresses(self.weights[:exit_at])",
-        "addresses(self.weights)",
+        "self.begin[:exit_at]",
+        "self.begin",
         "test_kernels.py: exit",
     ),
     Mutant("weights that were exchanged are still read", "model/kernels.py", "    blocks.look()", "    pass", "test_kernels.py: changed_after"),
+    Mutant(
+        "weights that moved are still read", "model/kernels.py", "if self.stood !=", "if False and self.stood !=", "test_kernels.py: changed_after"
+    ),
+    Mutant("any cache will do", "model/kernels.py", "or not slab.fits(self[0].attention, len(self))", "", "test_kernels.py: another_model"),
     Mutant("a block that is gone still runs", "model/kernels.py", "a is b and not", "not", "test_kernels.py: changed_after"),
     Mutant("e to the x is off by a hundredth", "model/gemv.py", "F32(1 / 24)", "F32(1 / 12)", "test_kernels.py: e_to_the"),
     # what is said of a measurement

@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.util import find_spec
 from types import SimpleNamespace
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -192,7 +193,8 @@ class TiledBlock(nn.Module):
 class TiledBlocks(Blocks):
     """All blocks: on narrow passes through a slab as it lies one call of one loop. Other passes go from block to block.
 
-    The loop is told where in memory the weights of each layer begin, so each time these blocks must be those that were looked at.
+    The loop is told where in memory the weights of each layer begin. To ask 300 tensors would take as long as half a layer, so it is asked once, and
+    one tensor of each layer is asked each time whether it is still where it was.
     """
 
     def __init__(self, blocks):
@@ -200,37 +202,42 @@ class TiledBlocks(Blocks):
         self.register_load_state_dict_post_hook(look_again)
         self.look()
 
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name not in ("known", "weights", "begin", "asked", "stood")}
+
+    def __setstate__(self, state):  # of a copy, or of one that comes from another process
+        super().__setstate__(state)
+        self.look()
+
     def look(self) -> None:
         """Find the weights, again after they may have been exchanged for others."""
         self.known, kinds = list(self._modules.values()), [block.kind() for block in self if isinstance(block, TiledBlock)]
         self.alike = 0 < len(kinds) == len(self.known) and all(kind == kinds[0] for kind in kinds) and len(kinds[0][2]) == 1
-        self.weights = [block.weights() for block in self] if self.alike else []
+        self.weights = [[array(w) for w in block.weights()] for block in self] if self.alike else []  # holds them, too: nothing freed is ever read
+        self.begin = torch.tensor([[w.ctypes.data for w in layer] for layer in self.weights], dtype=torch.long).numpy()
+        self.asked = [block.attention.qkv.weight for block in self] if self.alike else []
+        self.stood = [w.data_ptr() for w in self.asked]
 
     @property
     def in_one(self) -> bool:
         """Can one loop stand for them? Not if they are unlike, or if somebody wants to hear of each."""
         blocks = self._modules.values()
+        if self.stood != [w.data_ptr() for w in self.asked]:
+            self.look()
         return self.alike and len(blocks) == len(self.known) and all(a is b and not a._forward_hooks for a, b in zip(blocks, self.known))
 
     def forward(self, x: Tensor, flight: Pass, turns: tuple[Tensor, Tensor], biases: list[Tensor], exit_at: int | None = None) -> Tensor:
-        if not few(x) or not self.in_one or (slab := plain_slab(flight, self[0].attention, len(self))) is None:
+        if not few(x) or not self.in_one or (slab := plain_slab(flight)) is None or not slab.fits(self[0].attention, len(self)):
             return super().forward(x, flight, turns, biases, exit_at)
         x, attention = x.clone(memory_format=torch.contiguous_format), self[0].attention
-        store = [[part for (part,) in layer] for layer in flight.store.layers]
-        layers = tuple(map(array, self.weights[0])), addresses(self.weights[:exit_at]), tuple(map(array, store[0])), addresses(store)
         cos, sin, into, bias = (array(t) for t in (*turns, flight.into, biases[0]))
-        run(loops().through, array(x), *layers, attention.heads[0], attention.qkv.norm.eps, cos, sin, into, *slab, bias)
+        layers = tuple(self.weights[0]), self.begin[:exit_at], slab.first, slab.begin, attention.heads[0], attention.qkv.norm.eps
+        run(loops().through, array(x), *layers, cos, sin, into, flight.rectangles[0].rows.start, slab.stride, bias)
         return x
 
 
 def look_again(blocks: TiledBlocks, _) -> None:
     blocks.look()
-
-
-def addresses(layers: list[list[Tensor]]):
-    """[L, n] where in memory the tensors of each layer begin."""
-    found = [[x.data_ptr() for x in layer] for layer in layers]
-    return torch.tensor(found, dtype=torch.long).numpy() if found else torch.empty(0, 1, dtype=torch.long).numpy()
 
 
 class TiledNorm(nn.Module):
@@ -248,16 +255,30 @@ class TiledNorm(nn.Module):
         return y
 
 
-def plain_slab(flight: Pass, attention: Attention, n_layers: int) -> tuple[int, int] | None:
-    """(first row, slots of a row) of a pass that the attention loop understands: one rectangle of neighbouring rows in a slab of plain numbers, of
-    as many layers and heads as the model has.
-    """
-    cache, rows = flight.store, flight.rectangles[0].rows
-    known = type(cache) is Cache and type(cache.where) is Slab and type(cache.codec) is Raw and cache.dtype in (torch.float32, torch.bfloat16)
-    if not known or len(flight.rectangles) > 1 or not isinstance(rows, slice) or len(cache.layers) != n_layers:
+class PlainSlab:
+    """Where a cache keeps its numbers, if those are plain numbers in a slab: what the attention loop understands."""
+
+    def __init__(self, cache: Cache):
+        parts = [[part for (part,) in layer] for layer in cache.layers]
+        self.shapes, self.stride = {part.shape for layer in parts for part in layer}, cache.where.cells + 1
+        self.first, self.begin = tuple(map(array, parts[0])), torch.tensor([[part.data_ptr() for part in layer] for layer in parts]).numpy()
+
+    def fits(self, attention: Attention, n_layers: int) -> bool:
+        """Has the cache the heads and layers of this model?"""
+        return len(self.begin) == n_layers and self.shapes == {(self.first[0].shape[0], attention.heads[1], attention.d_head)}
+
+
+SLABS: WeakKeyDictionary[Cache, PlainSlab] = WeakKeyDictionary()  # a cache never moves
+
+
+def plain_slab(flight: Pass) -> PlainSlab | None:
+    """The slab of a pass that the attention loop understands: one rectangle of neighbouring rows."""
+    cache = flight.store
+    if type(cache) is not Cache or len(flight.rectangles) > 1 or not isinstance(flight.rectangles[0].rows, slice):
         return None
-    shape = (cache.where.slots, attention.heads[1], attention.d_head)
-    return (rows.start, cache.where.cells + 1) if all(part.shape == shape for layer in cache.layers for (part,) in layer) else None
+    if cache not in SLABS and type(cache.where) is Slab and type(cache.codec) is Raw and cache.dtype in (torch.float32, torch.bfloat16):
+        SLABS[cache] = PlainSlab(cache)
+    return SLABS.get(cache)
 
 
 class TiledEmbedding(nn.Module):
@@ -268,10 +289,13 @@ class TiledEmbedding(nn.Module):
         self.rows, self.columns, self.weight = plain.num_embeddings, plain.embedding_dim, tile(plain.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        low, high = (int(t) for t in tokens.aminmax()) if tokens.numel() else (0, 0)
+        some, size = tokens.numel() <= NARROW, self.weight.shape[3]
+        ids = tokens.flatten().tolist() if some else [int(t) for t in tokens.aminmax()]
+        low, high = min(ids, default=0), max(ids, default=0)
         if low < 0 or high >= self.rows:  # the last tile may have room for ids that do not exist
             raise IndexError(f"token ids go from 0 to {self.rows - 1}, but there is {low if low < 0 else high}")
-        size = self.weight.shape[3]
+        if ids and some:  # views, and one copy
+            return torch.stack([self.weight[i // size, :, :, i % size].flatten()[: self.columns] for i in ids]).unflatten(0, tokens.shape)
         return self.weight[tokens // size, :, :, tokens % size].flatten(-2)[..., : self.columns]
 
 
