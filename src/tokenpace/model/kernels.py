@@ -193,8 +193,8 @@ class TiledBlock(nn.Module):
 class TiledBlocks(Blocks):
     """All blocks: on narrow passes through a slab as it lies one call of one loop. Other passes go from block to block.
 
-    The loop is told where in memory the weights of each layer begin. To ask 300 tensors would take as long as half a layer, so it is asked once, and
-    one tensor of each layer is asked each time whether it is still where it was.
+    The loop is told where in memory the weights of each layer begin. To ask all tensors in every pass could be felt, so they are asked once, and one
+    of each layer is asked each time whether it is still where it was.
     """
 
     def __init__(self, blocks):

@@ -1,6 +1,6 @@
 """All layers of a narrow pass behind one call: the loops of `gemv` and `lookup` one after the other, and the sums between them.
 
-Each of those is fast; but coming back to Python between them costs a tenth of a millisecond a layer, on a small model a quarter of its pass.
+Each of those is fast; but on a small model coming back to Python between them takes a good part of a pass.
 What is handed from loop to loop has the type of the weights, so a pass rounds where one in single steps would.
 """
 
@@ -33,7 +33,7 @@ def through(x, weights, addresses, store, places, n_heads, eps, cos, sin, into, 
     """x [N, d] becomes what comes out of the last layer. cos, sin, into, first, stride, bias: as for `attention`.
 
     weights: the arrays of the first TiledBlock; addresses [L, 10]: where those of each begin; store: (keys, values) of the first layer,
-    and places [L, 2]. Layers differ in nothing else, and to hand over ten arrays of each would take longer than a layer does.
+    and places [L, 2]. Layers differ in nothing else, and to hand over ten arrays of each could be felt.
     """
     norm, qkv, qkv_bias, q_norm, k_norm, out, none, mlp_norm, gate_up, down = weights
     heads = np.empty((x.shape[0], qkv.shape[0] * TILE), x.dtype)
