@@ -401,7 +401,7 @@ def test_a_part_that_was_not_called_is_said():
     assert str(used) == "called: bound 0 times"
 
 
-def test_what_is_not_python_yet_is_not_judged_by_what_was_written_before(monkeypatch, capsys):
+def test_what_is_not_python_yet_is_not_judged_by_what_was_written_before(capsys):
     right = "def generate(forward, prompt, n): ..."
     space = {"In": ["", right, "tp.check('01.1')", "def generate(forward, prompt, n)\n    return 1", "x = 1"], "tp": tp, "generate": len}
     exec("tp.check('01.1')", space)

@@ -95,7 +95,7 @@ def add_tile(tile, x, total):
     """total [N, 64] += x [N, K/2, 2] · tile [K/2, 2, 64].
 
     Two products at a time: with one, a total is loaded and stored for every weight; with four, a core has to fetch eight or more places of memory
-    at once, and reads a third less than it could.
+    at once, and reads less than it could.
     """
     for q in range(tile.shape[0]):
         for n in range(x.shape[0]):
