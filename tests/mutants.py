@@ -74,8 +74,8 @@ MUTANTS = [
     Mutant(
         "angles follow the dtype",
         "model/transformer.py",
-        "attention.frequencies(self.config).to(self.embed.weight.device)",
-        "attention.frequencies(self.config).to(self.embed.weight)",
+        "attention.frequencies(self.config).to(self.norm.weight.device)",
+        "attention.frequencies(self.config).to(self.norm.weight)",
         "test_model.py: n1_angles",
     ),
     Mutant(
@@ -447,21 +447,39 @@ MUTANTS = [
     Mutant(
         "sliders call while they move", "show/controls.py", "description=name, continuous_update=False", "description=name", "test_anatomy.py: let_go"
     ),
-    # narrow passes
+    # passes over tiles
+    Mutant("an early exit goes through all layers", "model/blocks.py", "self.begin[:exit_at]", "self.begin", "test_kernels.py: exit"),
+    Mutant("weights that were exchanged are still read", "model/blocks.py", "    blocks.look()", "    pass", "test_kernels.py: changed_after"),
     Mutant(
-        "an early exit goes through all layers",
-        "model/kernels.py",
-        "self.begin[:exit_at]",
-        "self.begin",
-        "test_kernels.py: exit",
+        "weights that moved are still read", "model/blocks.py", "if self.stood !=", "if False and self.stood !=", "test_kernels.py: changed_after"
     ),
-    Mutant("weights that were exchanged are still read", "model/kernels.py", "    blocks.look()", "    pass", "test_kernels.py: changed_after"),
+    Mutant("any cache will do", "model/blocks.py", "or not slab.fits(self[0].attention, len(self))", "", "test_kernels.py: another_model"),
+    Mutant("a block that is gone still runs", "model/blocks.py", "a is b and not", "not", "test_kernels.py: changed_after"),
     Mutant(
-        "weights that moved are still read", "model/kernels.py", "if self.stood !=", "if False and self.stood !=", "test_kernels.py: changed_after"
+        "the last tile has ids of its own", "model/products.py", "high >= self.tiles.rows", "high >= self.tiles.height", "test_kernels.py: unchanged"
     ),
-    Mutant("any cache will do", "model/kernels.py", "or not slab.fits(self[0].attention, len(self))", "", "test_kernels.py: another_model"),
-    Mutant("a block that is gone still runs", "model/kernels.py", "a is b and not", "not", "test_kernels.py: changed_after"),
-    Mutant("e to the x is off by a hundredth", "model/gemv.py", "F32(1 / 24)", "F32(1 / 12)", "test_kernels.py: e_to_the"),
+    Mutant("e to the x is off by a hundredth", "model/lanes.py", "F32(1 / 24)", "F32(1 / 12)", "test_kernels.py: e_to_the"),
+    Mutant("bfloat16 is cut off", "model/lanes.py", "build.add(even, INT32(0x7FFF))", "INT32(0)", "test_kernels.py: nearest"),
+    Mutant(
+        "the second token adds to the first one's sums", "model/lanes.py", "token(build, n, i), k), TILE)", "n, k), TILE)", "test_kernels.py: float64"
+    ),
+    Mutant("up is gate", "model/gemv.py", "half + t, a, groups", "t, a, groups", "test_kernels.py: feed_forward"),
+    Mutant(
+        "a group's lowest value is forgotten", "model/formats.py", "plus(sums, rows(low[g]), groups[1], n, g)", "sums", "test_kernels.py: codes_are"
+    ),
+    Mutant("halves of a byte are exchanged", "model/quantize.py", "lower | upper << 4", "upper | lower << 4", "test_quantize.py: pack"),
+    Mutant("codes count around 7", "model/quantize.py", "whole = whole - 8", "whole = whole - 7", "test_quantize.py: q4_0"),
+    Mutant("codes are cut off", "model/quantize.py", "w / scale, 0.0).round()", "w / scale, 0.0).trunc()", "test_quantize.py: half_a_step"),
+    Mutant(
+        "quantised twice", "model/quantize.py", "if any(isinstance(m, Codes) for m in model.modules()):", "if False:", "test_quantize.py: refused"
+    ),
+    Mutant(
+        "half a model is quantised",
+        "model/quantize.py",
+        "            made[name] = codes",
+        "            made[name] = setattr(module, 'weight', None) or codes",
+        "test_quantize.py: refused",
+    ),
     # what is said of a measurement
     Mutant("unlike passes have a share of the bandwidth", "measure/ledger.py", "LIKE = 2 ", "LIKE = 200 ", "test_ledger.py: unlike"),
     Mutant("rounding explains any two texts", "show/cache.py", "tie = abs(p - q) <= 2 * rounding", "tie = True", "test_cache_views.py: rounding"),

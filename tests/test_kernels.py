@@ -22,11 +22,15 @@ from torch import nn
 
 from tokenpace.cache import Cache, Raw, Slab
 from tokenpace.config import ModelConfig
-from tokenpace.model import kernels
-from tokenpace.model.kernels import NARROW, TiledLinear, product, tile, tiled, why_not
-from tokenpace.model.transformer import MLP, Block, RMSNorm, Transformer
+from tokenpace.model import kernels, products
+from tokenpace.model.blocks import NARROW
+from tokenpace.model.kernels import tiled, why_not
+from tokenpace.model.products import TiledLinear, TiledMLP
+from tokenpace.model.quantize import SCHEMES, QuantisedLinear, number
+from tokenpace.model.tiles import memory
+from tokenpace.model.transformer import MLP, Block, Linear, RMSNorm, Transformer
 
-gemv = pytest.importorskip("tokenpace.model.gemv", reason="Numba is not installed")
+lanes = pytest.importorskip("tokenpace.model.lanes", reason="Numba is not installed")
 
 PLAIN = ModelConfig(97, 32, 2, 4, 2, 8, 64)
 ODD = ModelConfig(131, 39, 2, 3, 1, 10, 71, qkv_bias=True, qk_norm=True)  # no size is a multiple of 64, and those that are summed over are odd
@@ -52,10 +56,10 @@ def pair(config, dtype=torch.float32) -> tuple[Transformer, Transformer]:
     return plain, tiled(copy.deepcopy(plain))
 
 
-def near(got: torch.Tensor, exact: np.ndarray, dtype):
-    """fp32: a millionth of the largest value or so; bf16: the exact sum rounded once, so half a step of 2⁻⁸."""
+def near(got: torch.Tensor, exact: np.ndarray, dtype, slack: np.ndarray | float = 0.0):
+    """fp32: a millionth of the largest value or so; bf16: the exact sum rounded once, so half a step of 2⁻⁸. `slack`: what may be off before that."""
     got, scale = got.double().numpy(), np.abs(exact).max() + 1e-30
-    limit = 1e-5 * scale if dtype == torch.float32 else np.abs(exact) * 2.0**-8 + 1e-5 * scale
+    limit = (0 if dtype == torch.float32 else np.abs(exact) * 2.0**-8) + 1e-5 * scale + slack
     assert got.shape == exact.shape
     assert (np.abs(got - exact) <= limit).all(), np.abs(got - exact).max() / scale
 
@@ -64,48 +68,64 @@ def exact_norm(x: np.ndarray, norm: RMSNorm) -> np.ndarray:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + norm.eps) * norm.weight.double().numpy()
 
 
-@settings(max_examples=60, deadline=None)
-@given(sizes, sizes, few, st.sampled_from(DTYPES), st.booleans(), st.booleans())
-def test_a_linear_layer_is_the_product_in_float64(rows, inner, tokens, dtype, bias, normed):
-    layer = nn.Linear(inner, rows, bias=bias).requires_grad_(False).to(dtype)
+def parts_of_layer(rows, inner, tokens, dtype, bias, normed):
+    layer = Linear(inner, rows, bias=bias).requires_grad_(False).to(dtype)
     norm = RMSNorm(inner, 1e-5).requires_grad_(False) if normed else None
     if norm:
         norm.weight.copy_(random(inner, seed=3))
         norm.to(dtype)
-    x = random(tokens, inner, dtype=dtype, seed=1)
-    exact = x.double().numpy()
-    if norm:
-        exact = exact_norm(exact, norm)
-        if tokens > NARROW and dtype == torch.bfloat16:  # there PyTorch's norm rounds once more before the product
-            exact = norm(x).double().numpy()
-    exact = exact @ layer.weight.double().numpy().T
-    got = TiledLinear(layer, norm)(x)
-    if bias:
-        exact = exact + layer.bias.double().numpy()
-        if tokens > NARROW and dtype == torch.bfloat16:  # and the sum with the bias is a rounding of its own
-            return np.testing.assert_allclose(got.double().numpy(), exact, atol=2.0**-7 * (np.abs(exact).max() + 1))
-    near(got, exact, dtype)
+    return layer, norm, random(tokens, inner, dtype=dtype, seed=1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes, sizes, few, st.sampled_from(DTYPES), st.booleans(), st.booleans())
+def test_a_linear_layer_is_the_product_in_float64(rows, inner, tokens, dtype, bias, normed):
+    layer, norm, x = parts_of_layer(rows, inner, tokens, dtype, bias, normed)
+    x64, w64 = x.double().numpy(), layer.weight.double().numpy().T
+    given = exact_norm(x64, norm) if norm else x64
+    rounded = np.abs(given) @ np.abs(w64) * 2.0**-8 if norm and dtype == torch.bfloat16 else 0.0  # bfloat16 is multiplied by bfloat16
+    near(TiledLinear(layer, norm)(x), given @ w64 + (layer.bias.double().numpy() if bias else 0), dtype, rounded)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes, sizes, few, st.sampled_from(DTYPES), st.booleans(), st.booleans(), st.sampled_from(sorted(SCHEMES)))
+def test_codes_are_multiplied_as_the_numbers_they_stand_for(rows, inner, tokens, dtype, bias, normed, scheme):
+    """Against the numbers in float64. 4-bit codes are set into the last bits of a larger number, which costs three digits of its sums' seven."""
+    layer, norm, x = parts_of_layer(rows, inner, tokens, dtype, bias, normed)
+    codes = SCHEMES[scheme](layer.weight)
+    given, w64 = x.double().numpy(), codes.numbers().double().numpy().T
+    given = exact_norm(given, norm) if norm else given
+    lost = 0.0
+    if codes.bits == 4:
+        scale = number(codes.scale_bits).double().numpy()
+        lost = 2e-4 * np.abs(np.pad(given, ((0, 0), (0, -inner % 32)))).reshape(tokens, -1, 32).sum(2) @ np.abs(scale).T
+    near(TiledLinear(QuantisedLinear(codes, layer.bias), norm)(x), given @ w64 + (layer.bias.double().numpy() if bias else 0), dtype, lost)
 
 
 @settings(max_examples=30, deadline=None)
-@given(sizes, sizes, st.integers(1, NARROW), st.sampled_from(DTYPES))
+@given(sizes, sizes, few, st.sampled_from(DTYPES))
 def test_a_feed_forward_half_is_its_definition_in_float64(d_model, d_ff, tokens, dtype):
     c = ModelConfig(8, d_model, 1, 1, 1, 2, d_ff)
     mlp, norm = MLP(c).requires_grad_(False).to(dtype), RMSNorm(d_model, 1e-5).requires_grad_(False).to(dtype)
     x = random(tokens, d_model, dtype=dtype)
-    gate, up = np.split(exact_norm(x.double().numpy(), norm) @ mlp.gate_up.weight.double().numpy().T, 2, axis=1)
-    exact = (gate / (1 + np.exp(-gate)) * up) @ mlp.down.weight.double().numpy().T
-    near(kernels.TiledMLP(mlp, norm)(x), exact, dtype)
+    given = exact_norm(x.double().numpy(), norm)
+    if dtype == torch.bfloat16:  # what is multiplied by bfloat16 is rounded to it: the norm, and silu(gate) · up
+        given = torch.from_numpy(given).to(dtype).double().numpy()
+    gate, up = np.split(given @ mlp.gate_up.weight.double().numpy().T, 2, axis=1)
+    h, down = gate / (1 + np.exp(-gate)) * up, mlp.down.weight.double().numpy().T
+    near(TiledMLP(mlp, norm)(x), h @ down, dtype, 2.0**-7 * (np.abs(h) @ np.abs(down)) if dtype == torch.bfloat16 else 0.0)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weights", [*DTYPES, *SCHEMES])
 @pytest.mark.parametrize("tokens,rows,inner", [(9, 64, 4), (300, 1100, 30), (257, 65, 64), (0, 10, 8)])
-def test_wide_passes_use_the_same_tiles(tokens, rows, inner, dtype):
-    x, w = random(tokens, inner, dtype=dtype), random(rows, inner, dtype=dtype)
-    got = product(x, tile(w))
-    assert got.shape == (tokens, -(-rows // 64) * 64) and not got[:, rows:].any()
+def test_wide_passes_use_the_same_tiles(tokens, rows, inner, weights):
+    dtype = weights if weights in DTYPES else torch.float32
+    layer, _, x = parts_of_layer(rows, inner, tokens, dtype, False, False)
+    plain = QuantisedLinear(SCHEMES[weights](layer.weight)) if weights in SCHEMES else layer
+    got, exact = TiledLinear(plain)(x), plain(x).double().numpy()
+    assert got.shape == (tokens, rows)
     if tokens:
-        near(got[:, :rows], x.double().numpy() @ w.double().numpy().T, dtype)
+        near(got, exact, dtype, 2.0**-8 * np.abs(exact).max() if dtype == torch.bfloat16 else 1e-4 * np.abs(exact).max())
 
 
 def test_bfloat16_is_rounded_to_the_nearest_and_ties_to_even():
@@ -114,13 +134,13 @@ def test_bfloat16_is_rounded_to_the_nearest_and_ties_to_even():
     @njit
     def convert(x, y):
         for i in range(len(x)):
-            y[i] = gemv.narrow(x[i], y[i])
+            y[i] = lanes.narrow(x[i], y[i])
 
     patterns = torch.arange(0, 1 << 32, 65_521, dtype=torch.int64).to(torch.int32).view(torch.float32)  # all exponents, NaN and infinities among them
     ties = (torch.arange(0, 1 << 32, 1 << 16, dtype=torch.int64) + 0x8000).to(torch.int32).view(torch.float32)
     x = torch.cat([patterns, ties])
     y = torch.empty(len(x), dtype=torch.bfloat16)
-    convert(x.numpy(), kernels.array(y))
+    convert(x.numpy(), memory(y))
     expected = x.bfloat16()
     assert expected.isnan().any()
     assert ((y == expected) | (y.isnan() & expected.isnan())).all()
@@ -186,7 +206,7 @@ def test_what_the_attention_loop_does_not_know_goes_the_plain_way(other, monkeyp
 
     plain, fast = pair(PLAIN)
     said = []
-    monkeypatch.setattr(kernels.loops(), "through", lambda *_: said.append("loop"))
+    monkeypatch.setattr(products.loops(), "through", lambda *_: said.append("loop"))
     for m in (plain, fast):
         rows = 3 if other == "scattered rows" else 1
         cache = Cache(PLAIN, Slab(rows, 24), Mine() if other == "codec" else None, torch.float16 if other == "half" else torch.float32)
@@ -250,9 +270,9 @@ def test_there_is_no_second_copy_of_the_weights():
 
 def test_nan_and_infinity_reach_the_logits():
     _, fast = pair(PLAIN)
-    fast.blocks[0].attention.out.weight.view(-1)[5] = float("nan")
+    fast.blocks[0].attention.out.tiles.numbers.view(-1)[5] = float("nan")
     assert fast(torch.tensor([[1]])).isnan().all()
-    layer = nn.Linear(8, 8, bias=False).requires_grad_(False)
+    layer = Linear(8, 8, bias=False).requires_grad_(False)
     x = torch.ones(1, 8)
     x[0, 3] = float("inf")
     got = TiledLinear(layer)(x)
@@ -281,7 +301,7 @@ def test_a_model_that_cannot_be_tiled_is_left_as_it_was(monkeypatch):
 
 def test_e_to_the_x():
     x = np.concatenate([np.linspace(-90, 90, 20_001), [-np.inf, np.inf, np.nan, -87, 88, 0]]).astype(np.float32)
-    got = np.array([gemv.exp(v) for v in x], np.float32)
+    got = np.array([lanes.exp(v) for v in x], np.float32)
     exact = np.exp(np.clip(x.astype(np.float64), None, 88))
     assert np.isnan(got[np.isnan(x)]).all() and not got[x < -87].any() and (got[x == 0] == 1).all()
     sound = x >= -87
@@ -324,7 +344,7 @@ def test_a_copy_has_weights_of_its_own():
 
 def narrow(m, config=PLAIN):
     """Logits of three tokens that go through a slab, so through all layers in one loop where that can be."""
-    return m(torch.tensor([[5, 9, 2]]), Cache(config, Slab(1, 8), dtype=m.embed.weight.dtype).stage(torch.tensor([[0, 1, 2]])))
+    return m(torch.tensor([[5, 9, 2]]), Cache(config, Slab(1, 8), dtype=m.norm.weight.dtype).stage(torch.tensor([[0, 1, 2]])))
 
 
 def doubled(m):
@@ -362,7 +382,7 @@ def test_what_is_changed_after_tiling_counts(change):
     change(plain)
     change(fast)
     config = replace(PLAIN, n_layers=len(fast.blocks))
-    close = 0.05 if plain.embed.weight.dtype == torch.bfloat16 else 1e-4
+    close = 0.05 if plain.norm.weight.dtype == torch.bfloat16 else 1e-4
     for say in (lambda m: narrow(m, config), lambda m: m(torch.tensor([[5, 9, 2]]))[0]):
         a, b = say(plain).float(), say(fast).float()
         torch.testing.assert_close(b.view_as(a), a, rtol=0, atol=float(a.abs().max()) * close)
@@ -441,8 +461,8 @@ def test_nothing_to_write_to_is_no_reason_to_fail(monkeypatch):
             raise RuntimeError("cannot cache function: no locator available")
         return lambda f: f
 
-    monkeypatch.setattr(gemv, "njit", njit)
-    assert gemv.jit()(len) is len and asked == [True, False]
+    monkeypatch.setattr(lanes, "njit", njit)
+    assert lanes.jit()(len) is len and asked == [True, False]
 
 
 def test_importing_the_transformation_does_not_import_numba():

@@ -30,6 +30,7 @@ def test_shapes_run_everywhere(dtype, device):
         "source": "shape:15m (random weights)",
         "licence": "none needed",
         "dtype": str(lm.dtype).removeprefix("torch."),
+        "quantize": None,
         "parameters": sum(w.numel() for w in weights),
         "bytes": sum(w.numel() * w.element_size() for w in weights),
     }
@@ -117,7 +118,7 @@ def test_names_that_mean_nothing(name, error, match, tmp_path, monkeypatch):
         ({"device": "gpu"}, "device 'gpu' is not one"),
         ({"device": None}, "device None is not one"),
         ({"device": "meta"}, "device 'meta' has shapes but no numbers"),
-        ({"quantize": "int8"}, "no quantised formats yet"),
+        ({"quantize": "int7"}, "quantised as 'int7'; did you mean int8 or int4"),
     ],
 )
 def test_settings_that_mean_nothing(settings, match):

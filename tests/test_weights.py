@@ -7,6 +7,7 @@ rotation or a wrong head to move every logit.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import struct
 from pathlib import Path
@@ -29,12 +30,14 @@ from transformers import (
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from tokenpace.config import RopeScaling, preset
+from tokenpace.load import fast, load
 from tokenpace.model import attention
+from tokenpace.model.quantize import QuantisedLinear
 from tokenpace.model.transformer import Transformer
 from tokenpace.weights.checkpoint import open_folder, open_hub
 from tokenpace.weights.gguf import open_gguf
 from tokenpace.weights.hfconfig import read_config
-from tokenpace.weights.source import random_tensors
+from tokenpace.weights.source import Random
 
 SIZES = {
     "vocab_size": 61,
@@ -162,17 +165,16 @@ def test_shards_are_one_checkpoint(tmp_path):
     assert_same_logits(open_folder(tmp_path), made)
 
 
-@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "F16", "BF16"])
-def test_blocks_become_the_numbers_they_stand_for(kind, tmp_path):
-    stored = gguf.GGMLQuantizationType[kind]
-    made = make("qwen2", hidden_size=64, intermediate_size=64, head_dim=32)
-    path, writer_path = write_gguf(made, tmp_path / "plain.gguf"), tmp_path / "blocks.gguf"
-    plain, writer = gguf.GGUFReader(path), gguf.GGUFWriter(writer_path, "qwen2")
-    for field in list(plain.fields.values())[4:]:
+def blocks_of(plain: Path, path: Path, kind) -> dict[str, np.ndarray]:
+    """Write a GGUF file anew with its matrices in blocks, of a kind or of kind(name); the numbers these stand for."""
+    reader, expected = gguf.GGUFReader(plain), {}
+    fields = list(reader.fields.values())
+    writer = gguf.GGUFWriter(path, next(f.contents() for f in fields if f.name == "general.architecture"))
+    for field in fields[4:]:
         writer.add_key_value(field.name, field.contents(), field.types[0])
-    expected = {}
-    for tensor in plain.tensors:
+    for tensor in reader.tensors:
         if len(tensor.shape) == 2:
+            stored = gguf.GGMLQuantizationType[kind(tensor.name) if callable(kind) else kind]
             blocks = gguf.quantize(tensor.data, stored)
             writer.add_tensor(tensor.name, blocks, raw_dtype=stored)
             expected[tensor.name] = gguf.dequantize(blocks, stored)
@@ -182,13 +184,62 @@ def test_blocks_become_the_numbers_they_stand_for(kind, tmp_path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    source = open_gguf(writer_path)
+    return expected
+
+
+WIDE = dict(hidden_size=96, intermediate_size=64, head_dim=32)  # rows of whole blocks
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "F16", "BF16"])
+def test_blocks_become_the_numbers_they_stand_for(kind, tmp_path):
+    made = make("qwen2", **WIDE)
+    expected = blocks_of(write_gguf(made, tmp_path / "plain.gguf"), tmp_path / "blocks.gguf", kind)
+    source = open_gguf(tmp_path / "blocks.gguf")
     down = expected["blk.1.ffn_down.weight"]
-    assert 0 < abs(down - made.state_dict()["model.layers.1.mlp.down_proj.weight"].numpy()).max() < 0.1  # lossy, but these weights
+    assert 0 < abs(down - made.state_dict()["model.layers.1.mlp.down_proj.weight"].numpy()).max() < 0.2  # lossy, but these weights
     tensors = source.tensors(torch.bfloat16)
     assert torch.equal(tensors["blocks.1.mlp.down.weight"], torch.from_numpy(down).bfloat16())
     fused = np.concatenate([expected[f"blk.0.attn_{part}.weight"] for part in "qkv"])
     assert torch.equal(tensors["blocks.0.attention.qkv.weight"], torch.from_numpy(fused).bfloat16())
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_blocks_run_as_they_are_stored(architecture, kind, tmp_path):
+    """The same numbers as dequantising gives (llama's heads in their order, too), in the file's bytes."""
+    path = tmp_path / "blocks.gguf"
+    blocks_of(write_gguf(make(architecture, **WIDE), tmp_path / "plain.gguf"), path, kind)
+    source, stored = open_gguf(path), load(path, device="cpu", dtype="float32", quantize="stored")
+    matrices = [name for name, shape in source.config.tensors.items() if len(shape) == 2]
+    for name in matrices:
+        assert torch.equal(source.blocks(name).numbers(), source.tensor(name))
+    assert stored.card["quantize"] == "stored"
+    others = sum(4 * math.prod(shape) for shape in source.config.tensors.values() if len(shape) == 1)
+    assert stored.card["bytes"] == sum(source.sizes.values()) + others
+    exact = model_of(source)(TOKENS)
+    torch.testing.assert_close(stored.model(TOKENS), exact, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fast(stored).model(TOKENS), exact, rtol=1e-3, atol=1e-3 * float(exact.abs().max()))
+
+
+def test_blocks_that_do_not_run_become_numbers(tmp_path):
+    """One piece of a fused matrix in another kind, and a whole matrix in one that only llama.cpp runs."""
+    path = tmp_path / "blocks.gguf"
+    kinds = {"attn_k": "Q8_0", "ffn_down": "Q5_0"}
+    blocks_of(write_gguf(make("qwen2", **WIDE), tmp_path / "plain.gguf"), path, lambda name: kinds.get(name.split(".")[-2], "Q4_1"))
+    lm, source = load(path, device="cpu", dtype="float32", quantize="stored"), open_gguf(path)
+    kept = {type(m).__name__ for m in (lm.model.blocks[0].attention.qkv, lm.model.blocks[0].mlp.down)}
+    assert kept == {"Linear"} and type(lm.model.blocks[1].mlp.gate_up) is QuantisedLinear
+    exact = model_of(source)(TOKENS)
+    torch.testing.assert_close(fast(lm).model(TOKENS), exact, rtol=1e-3, atol=1e-3 * float(exact.abs().max()))
+
+
+def test_a_file_without_such_blocks_has_nothing_to_run_as_stored(tmp_path):
+    with pytest.raises(ValueError, match="holds no blocks of Q4_0, Q4_1 or Q8_0 .* try quantize='int8'"):
+        load(write_gguf(make("llama"), tmp_path / "plain.gguf"), quantize="stored")
+    with pytest.raises(ValueError, match="holds no blocks"):
+        load(write_folder(make("llama"), tmp_path / "folder"), quantize="stored")
+    with pytest.raises(ValueError, match="holds no blocks"):
+        load("shape:15m", quantize="stored")
 
 
 # Rotary frequencies
@@ -547,7 +598,8 @@ def test_names_that_the_hub_cannot_have(name):
 
 def test_random_weights_keep_activations_sane_and_rows_apart():
     config = preset("15m")
-    tensors = random_tensors(config, torch.float32)
+    source = Random(config)
+    tensors = {name: source.tensor(name) for name in config.tensors}
     assert {name: tuple(t.shape) for name, t in tensors.items()} == config.tensors
     rows = tensors["embed.weight"]
     assert len(torch.unique(rows[:, :4], dim=0)) == len(rows)
@@ -556,5 +608,5 @@ def test_random_weights_keep_activations_sane_and_rows_apart():
     model.load_state_dict(tensors, assign=True)
     logits = model.to("cpu")(torch.arange(64)[None])
     assert 0.3 < logits.std() < 3
-    assert torch.equal(random_tensors(config, torch.float32)["blocks.3.mlp.down.weight"], tensors["blocks.3.mlp.down.weight"])
-    assert not torch.equal(random_tensors(config, torch.float32, seed=1)["embed.weight"], rows)
+    assert torch.equal(Random(config).tensor("blocks.3.mlp.down.weight"), tensors["blocks.3.mlp.down.weight"])
+    assert not torch.equal(Random(config, seed=1).tensor("embed.weight"), rows)

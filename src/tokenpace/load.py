@@ -7,7 +7,6 @@ and on which device it runs, and whether there is room, before any weight is rea
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,13 @@ import torch
 
 from .config import PRESETS, ModelConfig, nearest, preset
 from .model.kernels import tiled, why_not
+from .model.quantize import SCHEMES, stored_bytes
+from .model.quantize import replace as replace_matrices
 from .model.transformer import Transformer
 from .weights.checkpoint import PICKLES, open_folder, open_hub
 from .weights.gguf import open_gguf
 from .weights.registry import REGISTRY, fetch
-from .weights.source import Source, random_tensors
+from .weights.source import Random, Source
 from .weights.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -39,56 +40,77 @@ class Lm:
     card: dict[str, Any]
 
 
-def load(name: str | Path, device: str = "auto", dtype: str | torch.dtype = "auto", quantize: None = None) -> Lm:
+def load(name: str | Path, device: str = "auto", dtype: str | torch.dtype = "auto", quantize: str | None = None) -> Lm:
     """A model by `name`: one of the registry, `hf:OWNER/NAME`, `shape:NAME` (random weights), a .gguf file, or a folder with config.json.
 
     device: "auto" is CUDA where there is one, otherwise the CPU. dtype: "auto" is bfloat16 where the device multiplies it natively, otherwise
     float32: a decode step costs the bytes it reads, so half the bytes is half the time (SmolLM2-135M: 269 MB instead of 538 MB a token), while an
-    emulated bfloat16 loses more than it saves. Ask for "float32" where exact equality counts. quantize: None is all there is yet.
+    emulated bfloat16 loses more than it saves. Ask for "float32" where exact equality counts.
 
-    `card` says source, licence, sha256 (registry models), dtype, parameters and bytes; and `eos`, the ids that end a text, also where there is no
-    vocabulary (`shape:` models end nowhere and have none).
+    quantize: "int8" or "int4" makes codes of the matrices as they are read, one after the other; "stored" takes the blocks of a .gguf file as they
+    are (Q4_0, Q4_1, Q8_0; other matrices of it become numbers). `dtype` is then that of all else: norms, hidden states and the cache. `fast` runs
+    codes at the speed at which they are read.
 
-    Errors: ValueError (unknown name or setting; files that are foreign, damaged or of other arithmetic), FileNotFoundError, OSError (download),
-    MemoryError (before anything is read), RuntimeError (a device asked for but absent).
+    `card` says source, licence, sha256 (registry models), dtype, quantize, parameters and the bytes of all weights; and `eos`, the ids that end a
+    text, also where there is no vocabulary (`shape:` models end nowhere and have none).
+
+    Errors: ValueError (unknown name or setting; files that are foreign, damaged or of other arithmetic; NaN that would be quantised),
+    FileNotFoundError, OSError (download), MemoryError (before anything is read), RuntimeError (a device asked for but absent).
 
     >>> lm = load("shape:15m", device="cpu", dtype="float32")
     >>> lm.card["parameters"], lm.model(torch.tensor([[1, 2, 3]])).shape
     (15191712, torch.Size([1, 3, 32000]))
+    >>> round(lm.card["bytes"] / load("shape:15m", device="cpu", dtype="float32", quantize="int8").card["bytes"], 1)
+    4.0
     """
-    if quantize is not None:
-        raise ValueError(f"quantize={quantize!r}: there are no quantised formats yet; leave it at None")
+    if quantize not in (None, "stored", *SCHEMES):
+        raise ValueError(f"no weights are quantised as {quantize!r}{nearest(str(quantize), [*SCHEMES, 'stored'])}")
     where = find_device(device)
     precision = _dtype(dtype, where)
-    config, tensors, tokenizer, card = _find(str(name))
-    n_bytes = config.n_params * precision.itemsize
+    source = _find(str(name))
+    config, card = source.config, source.card
+    if quantize == "stored" and not source.sizes:
+        raise ValueError(f"{name} holds no blocks of Q4_0, Q4_1 or Q8_0 that could run as they are stored; try quantize='int8' or 'int4'")
     largest = max(prod(shape) for shape in config.tensors.values())
-    _make_sure(str(name), n_bytes + 4 * largest, where, precision)  # one tensor at a time also exists in fp32
-    model = _build(config, tensors(precision, where), where)
-    words = tokenizer()
+    _make_sure(str(name), _weight_bytes(source, quantize, precision) + 4 * largest, where, precision)  # one tensor at a time also exists in fp32
+    model = _build(source, quantize, precision, where)
+    words = source.tokenizer()
     if words is not None and words.size > config.vocab_size:
         raise ValueError(f"{name}: the tokenizer has {words.size:,} ids, the model only {config.vocab_size:,} rows: they do not belong together")
     if words is not None:
         card = card | {"eos": words.eos}
-    card = card | {"dtype": str(precision).removeprefix("torch."), "parameters": config.n_params, "bytes": n_bytes}
-    return Lm(model, words, config, where, precision, card)
+    about = {"dtype": str(precision).removeprefix("torch."), "quantize": quantize, "parameters": config.n_params, "bytes": stored_bytes(model)}
+    return Lm(model, words, config, where, precision, card | about)
 
 
-def _build(config: ModelConfig, tensors: dict[str, torch.Tensor], device: torch.device) -> Transformer:
+def _weight_bytes(source: Source | Random, quantize: str | None, precision: torch.dtype) -> int:
+    """About how much room the weights will take."""
+    numbers = {name: prod(shape) for name, shape in source.config.tensors.items()}
+    if quantize == "stored":
+        parts = {name: [theirs for theirs, _ in source.parts(name)] for name in numbers}
+        blocks = {name: sum(source.sizes[t] for t in theirs) for name, theirs in parts.items() if all(t in source.sizes for t in theirs)}
+        return sum(blocks.get(name, n * precision.itemsize) for name, n in numbers.items())
+    return int(sum(numbers.values()) * (SCHEMES[quantize].size if quantize else precision.itemsize))
+
+
+def _build(source: Source | Random, quantize: str | None, precision: torch.dtype, device: torch.device) -> Transformer:
     """The model around its weights, without ever making weights of its own."""
     with torch.device("meta"):
-        model = Transformer(config)
-    model.load_state_dict(tensors, assign=True)
+        model = Transformer(source.config).to(precision).requires_grad_(False)
+    if quantize:
+        codes = {"stored": source.blocks}.get(quantize) or (lambda name: SCHEMES[quantize](source.tensor(name)))
+        model = replace_matrices(model, lambda name, weight: codes(name))
+    rest = {name: source.tensor(name, precision, device) for name, p in model.named_parameters()}
+    model.load_state_dict(rest, assign=True, strict=False)
     return model.to(device).eval().requires_grad_(False)
 
 
-def _find(name: str):
-    """(config, tensors(dtype, device), tokenizer(), card) of what a name means. Nothing but headers is read."""
+def _find(name: str) -> Source | Random:
+    """What a name means. Nothing but headers is read."""
     if name.startswith("shape:"):
         config = preset(name.removeprefix("shape:"))
-        return config, partial(random_tensors, config), lambda: None, {"source": f"{name} (random weights)", "licence": "none needed"}
-    source = _open(name)
-    return source.config, source.tensors, source.tokenizer, source.card
+        return Random(config, {"source": f"{name} (random weights)", "licence": "none needed"})
+    return _open(name)
 
 
 def _open(name: str) -> Source:

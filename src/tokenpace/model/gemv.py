@@ -1,174 +1,115 @@
-"""The loops behind `kernels`: a matrix times one to a few vectors, at the speed at which the matrix can be read.
+"""The loops behind `kernels`: a matrix times one to a few hundred vectors, at the speed at which the matrix can be read or the core multiply.
 
 A decode step reads every weight once and does two operations with it, so it can take no longer than the reading; PyTorch's CPU matrix
-product is made for many rows, and does. Here weights lie in tiles of 64 rows side by side, [tiles, K, 64]: the inner loop runs over rows,
-contiguous in memory, one accumulator each, no horizontal sums. Sums are fp32 whatever the weights; bfloat16 arrives as uint16. Needs Numba.
+product is made for many rows, and does. Here weights lie in tiles of 64 rows side by side (`formats`): threads share the tiles out, and within
+one the sums of 64 rows stay in registers (`lanes`), for four tokens at a time, while its columns go by. The first four tokens bring the tile
+from memory; the others find it in the core's cache. Sums are float32 whatever the weights; bfloat16 arrives as uint16. Needs Numba.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, prange, types
-from numba.extending import intrinsic
+from numba import prange
 
-TILE = 64
-F32 = np.float32
-FAST = {"contract", "reassoc", "nsz", "arcp"}  # sums may be reordered, but NaN and infinity keep their meaning: a NaN must reach the logits
-INT16, INT32 = ir.IntType(16), ir.IntType(32)
-
-
-@intrinsic
-def widen(context, number):
-    """A float32 as it is; a uint16 as the float32 whose upper half it is, which is what a bfloat16 means."""
-
-    def generate(ctx, build, signature, args):
-        if number == types.float32:
-            return args[0]
-        return build.bitcast(build.shl(build.zext(args[0], INT32), INT32(16)), ir.FloatType())
-
-    return types.float32(number), generate
-
-
-@intrinsic
-def narrow(context, number, like):
-    """The float32 `number` in the type of `like`: as it is, or the nearest bfloat16 (ties to even; NaN stays NaN) as a uint16."""
-
-    def generate(ctx, build, signature, args):
-        if like == types.float32:
-            return args[0]
-        bits = build.bitcast(args[0], INT32)
-        even = build.and_(build.lshr(bits, INT32(16)), INT32(1))
-        nan = build.icmp_unsigned(">", build.and_(bits, INT32(0x7FFFFFFF)), INT32(0x7F800000))
-        rounded = build.select(nan, INT32(0x7FC00000), build.add(bits, build.add(even, INT32(0x7FFF))))
-        return build.trunc(build.lshr(rounded, INT32(16)), INT16)
-
-    return like(types.float32, like), generate
-
-
-@intrinsic
-def power_of_two(context, number):
-    """2ⁿ in float32, for an int32 n from -126 to 127."""
-
-    def generate(ctx, build, signature, args):
-        return build.bitcast(build.shl(build.add(args[0], INT32(127)), INT32(23)), ir.FloatType())
-
-    return types.float32(types.int32), generate
-
-
-@intrinsic
-def pointer(context, address, like):
-    """An address as that of a number of the type that the array `like` holds."""
-
-    def generate(ctx, build, signature, args):
-        return build.inttoptr(args[0], ctx.get_value_type(signature.return_type))
-
-    return types.CPointer(like.dtype)(types.int64, like), generate
-
-
-def jit(**options):
-    """njit, kept on disk if there is a place for it: NUMBA_CACHE_DIR, else beside this file, else the user's cache folder."""
-
-    options |= {"fastmath": FAST, "error_model": "numpy"}  # a division by zero is an infinity, as in PyTorch, and needs no test
-
-    def compiled(f):
-        try:
-            return njit(cache=True, **options)(f)
-        except RuntimeError:  # no such place: compile once per process
-            return njit(**options)(f)
-
-    return compiled
+from .formats import of_groups, product, room, seen
+from .lanes import AT_ONCE, F32, TILE, exp, jit, narrow, one, put, several, widen
 
 
 @jit(forceinline=True)
-def exp(x):
-    """e^x to a few millionths; 0 below -87, no more than e^88. Nothing is called, unlike in np.exp, so a loop over it becomes vector code."""
-    small = F32(88) if x > F32(88) else x
-    n = np.floor(small * F32(1.442695) + F32(0.5))
-    r = small - n * F32(0.6931472)  # e^x = 2ⁿ · e^r, and |r| is so small that Taylor's series ends soon
-    p = F32(1) + r * (F32(1) + r * (F32(1 / 2) + r * (F32(1 / 6) + r * (F32(1 / 24) + r * (F32(1 / 120) + r * F32(1 / 720))))))
-    return F32(0) if x < F32(-87) else p * power_of_two(np.int32(n))
+def norm_row(x, weight, eps, y):
+    """y [K, or more] = x [K] / √(mean(x²) + eps) · weight; an empty weight means: as it is."""
+    size, scale = x.shape[0], F32(1)
+    if len(weight):
+        squares = F32(0)
+        for k in range(size):
+            squares += widen(x[k]) * widen(x[k])
+        scale = F32(1) / np.sqrt(squares / F32(size) + F32(eps))
+        for k in range(size):
+            y[k] = narrow(widen(x[k]) * scale * widen(weight[k]), y[k])
+    else:
+        for k in range(size):
+            y[k] = narrow(widen(x[k]), y[k])
 
 
-@jit(forceinline=True)
-def add_tile(tile, x, total):
-    """total [N, 64] += x [N, K/2, 2] · tile [K/2, 2, 64].
-
-    Two products at a time: with one, a total is loaded and stored for every weight; with four, a core has to fetch eight or more places of memory
-    at once, and reads less than it could.
-    """
-    for q in range(tile.shape[0]):
-        for n in range(x.shape[0]):
-            a, b = x[n, q, 0], x[n, q, 1]
-            for j in range(TILE):
-                total[n, j] += widen(tile[q, 0, j]) * a + widen(tile[q, 1, j]) * b
-
-
-@jit(forceinline=True)
-def store(total, y, first):
-    """Columns `first` to `first` + 64 of y. Element by element: a slice assignment here would spoil the vector code of the loops before."""
-    for n in range(total.shape[0]):
-        row = y[n, first : first + TILE]  # the loop runs over a view: a sum like `first + j` might be negative, for all the compiler knows
-        for j in range(TILE):
-            row[j] = narrow(total[n, j], row[j])
+@jit(parallel=True)
+def norm_rows(x, weight, eps, y):
+    """The same for each row, on all threads."""
+    for n in prange(x.shape[0]):
+        norm_row(x[n], weight, eps, y[n])
 
 
 @jit()
-def normed(x, weight, eps):
-    """x [N, K] in fp32 as [N, K/2, 2] (zeros at the end), each row x / √(mean(x²) + eps) · weight; an empty weight means: as it is."""
-    rows, size = x.shape
-    y = np.zeros((rows, (size + 1) // 2 * 2), F32)
-    for n in range(rows):
-        row, squares = y[n], F32(0)
-        for k in range(size):
-            row[k] = widen(x[n, k])
-            squares += row[k] * row[k]
-        if len(weight):
-            scale = F32(1) / np.sqrt(squares / F32(size) + F32(eps))
-            for k in range(size):
-                row[k] *= scale * widen(weight[k])
-    return y.reshape(rows, -1, 2)
+def normed(x, weight, eps, weights):
+    """norm(x [N, K]) as `product` wants it beside these weights: rounded to bfloat16 where they are that, with zeros at the ends."""
+    y = room(x.shape[0], weights)
+    if x.shape[0] > 16:  # waking the other threads costs as much as a few rows
+        norm_rows(x, weight, eps, y)
+    else:
+        for n in range(x.shape[0]):
+            norm_row(x[n], weight, eps, y[n])
+    return y
 
 
 @jit()
 def rms_norm(x, weight, eps, y):
     """y [N, K] = norm(x)."""
-    a = normed(x, weight, eps)
     for n in range(x.shape[0]):
-        row, given = y[n], a[n].reshape(-1)
-        for k in range(row.shape[0]):
-            row[k] = narrow(given[k], row[k])
+        norm_row(x[n], weight, eps, y[n])
+
+
+@jit(forceinline=True)
+def multiply(weights, t, x, groups, n, total):
+    """total [AT_ONCE, 64] = x · Wᵀ of tile t, for AT_ONCE tokens from n on, or for one if there is but one."""
+    if x.shape[0] == 1:
+        put(product(one(), weights, t, x, groups, n), total)
+    else:
+        put(product(several(), weights, t, x, groups, n), total)
+
+
+@jit(forceinline=True)
+def store(total, y, n, first):
+    """Rows n and after, columns `first` and after, of y, as far as it goes. A slice assignment would spoil the vector code before."""
+    for i in range(min(AT_ONCE, y.shape[0] - n)):
+        row, given = y[n + i, first : first + TILE], total[i]  # the loop runs over a view: `first + j` might be negative, for all the compiler knows
+        for j in range(TILE):
+            row[j] = narrow(given[j], row[j])
 
 
 @jit(parallel=True)
-def linear(x, norm, eps, tiles, bias, y):
-    """y [N, R] = norm(x [N, K]) · Wᵀ + bias; W in `tiles` [R/64, K/2, 2, 64]; an empty norm or bias is none."""
-    a = normed(x, norm, eps)
-    for t in prange(tiles.shape[0]):
-        total = np.zeros((a.shape[0], TILE), F32)
-        add_tile(tiles[t], a, total)
-        if len(bias):
-            more = bias[t * TILE : t * TILE + TILE]
-            for n in range(a.shape[0]):
-                for j in range(TILE):
-                    total[n, j] += widen(more[j])
-        store(total, y, t * TILE)
+def linear(x, norm, eps, weights, bias, y):
+    """y [N, R] = norm(x [N, K]) · Wᵀ + bias; R whole tiles; an empty norm or bias is none."""
+    a = normed(x, norm, eps, weights)
+    groups, a = of_groups(a, weights), seen(a)
+    for t in prange(weights[0].shape[0]):
+        total = np.empty((AT_ONCE, TILE), F32)
+        for n in range(0, y.shape[0], AT_ONCE):
+            multiply(weights, t, a, groups, n, total)
+            if len(bias):
+                more = bias[t * TILE : t * TILE + TILE]
+                for i in range(AT_ONCE):
+                    for j in range(TILE):
+                        total[i, j] += widen(more[j])
+            store(total, y, n, t * TILE)
 
 
 @jit(parallel=True)
 def mlp(x, norm, eps, gate_up, down, y):
-    """y [N, R] = (silu(gate) · up) · downᵀ with gate, up [N, F] = norm(x) · their Wᵀ; gate_up [2, F/64, K/2, 2, 64], down [R/64, F/2, 2, 64]."""
-    a, h = normed(x, norm, eps), np.empty((x.shape[0], gate_up.shape[1] * TILE), F32)
-    for t in prange(gate_up.shape[1]):
-        gate, up = np.zeros((a.shape[0], TILE), F32), np.zeros((a.shape[0], TILE), F32)
-        add_tile(gate_up[0, t], a, gate)
-        add_tile(gate_up[1, t], a, up)
-        for n in range(a.shape[0]):
-            for j in range(TILE):
-                gate[n, j] = gate[n, j] / (F32(1) + exp(-gate[n, j])) * up[n, j]
-        store(gate, h, t * TILE)
-    b = h.reshape(x.shape[0], -1, 2)
-    for t in prange(down.shape[0]):
-        total = np.zeros((b.shape[0], TILE), F32)
-        add_tile(down[t], b, total)
-        store(total, y, t * TILE)
+    """y [N, R] = (silu(gate) · up) · downᵀ with gate, up [N, F] = norm(x) · their Wᵀ: tile t of gate_up is gate's, tile F/64 + t is up's."""
+    a, h = normed(x, norm, eps, gate_up), room(x.shape[0], down)
+    groups, a, half = of_groups(a, gate_up), seen(a), gate_up[0].shape[0] // 2
+    for t in prange(half):
+        gate, up = np.empty((AT_ONCE, TILE), F32), np.empty((AT_ONCE, TILE), F32)
+        first = t * TILE
+        for n in range(0, y.shape[0], AT_ONCE):
+            multiply(gate_up, t, a, groups, n, gate)
+            multiply(gate_up, half + t, a, groups, n, up)
+            for i in range(min(AT_ONCE, y.shape[0] - n)):
+                row, g, u = h[n + i, first : first + TILE], gate[i], up[i]
+                for j in range(row.shape[0]):  # h may end before the last tile does
+                    row[j] = narrow(g[j] / (F32(1) + exp(-g[j])) * u[j], row[j])
+    groups, b = of_groups(h, down), seen(h)
+    for t in prange(down[0].shape[0]):
+        total = np.empty((AT_ONCE, TILE), F32)
+        for n in range(0, y.shape[0], AT_ONCE):
+            multiply(down, t, b, groups, n, total)
+            store(total, y, n, t * TILE)

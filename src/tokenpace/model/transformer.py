@@ -126,7 +126,7 @@ class Transformer(nn.Module):
 
     def follow(self) -> Transformer:
         """Frequencies go where the weights are, but never take their dtype: angles stay fp32."""
-        self.frequencies = attention.frequencies(self.config).to(self.embed.weight.device)
+        self.frequencies = attention.frequencies(self.config).to(self.norm.weight.device)
         return self
 
     def _apply(self, fn, recurse=True):

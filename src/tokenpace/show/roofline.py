@@ -189,7 +189,7 @@ def gemvs(device: str = "cpu", largest: int = 256 << 20) -> list:
     from torch import nn
 
     from ..measure.probe import Load
-    from ..model.kernels import TiledLinear
+    from ..model.products import TiledLinear
 
     found, dtype, n = [], torch.bfloat16, 64
     tiled = torch.device(device).type == "cpu"
@@ -199,7 +199,7 @@ def gemvs(device: str = "cpu", largest: int = 256 << 20) -> list:
         modules = {"F.linear": plain}
         if tiled:
             modules["tiled kernel"] = other = TiledLinear(plain)
-            plain.weight = nn.Parameter(other.weight.view(n, n), requires_grad=False)  # any numbers will do, so both read the same memory
+            plain.weight = nn.Parameter(other.tiles.numbers.view(n, n), requires_grad=False)  # any numbers will do, so both read the same memory
         for means, module in modules.items():
             task = Task("gemv", n * n * dtype.itemsize, "bfloat16", torch.get_num_threads() if tiled else None, means, 2.0 * n * n)
             found.append(Load(task, lambda times, module=module, x=x: [module(x) for _ in range(times)] and None))

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ..config import ModelConfig, RopeScaling
+from ..model.quantize import Codes
 from .source import Names, Shape, Source
 from .vocabulary import ends_of_gguf, from_gguf
 
@@ -40,6 +41,7 @@ NAMES = Names(
 ARCHITECTURES = ("llama", "qwen2", "qwen3")  # Mistral and SmolLM call themselves llama here
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
+BLOCKS = {2: (1, 16, torch.uint8), 3: (2, 16, torch.uint8), 8: (1, 32, torch.int8)}  # Q4_0, Q4_1, Q8_0: float16 numbers, bytes of codes, their type
 
 
 class _Header:
@@ -235,18 +237,38 @@ def _scaling(file: File, own: dict, d_head: int) -> RopeScaling | None:
     return scaling
 
 
-def _natural(file: File, config: ModelConfig, permuted: bool, name: str) -> torch.Tensor:
-    """A tensor with its rotary pairs half a head apart, as the model turns them.
+def _order(file: File, config: ModelConfig, name: str) -> torch.Tensor | None:
+    """The rows of a tensor in the order in which the model turns them: rotary pairs half a head apart. None: as they are.
 
     llama.cpp turns neighbours (2i, 2i+1), so it stores the q and k rows of *llama* interleaved: new row 2i is old row i, 2i+1 is old i + D/2.
     Its qwen files keep the original order.
     """
-    tensor = file.dequantise(name)
-    stem = name.split(".")[-2]
-    if not permuted or stem not in ("attn_q", "attn_k"):
-        return tensor
-    heads = config.n_heads if stem == "attn_q" else config.n_kv_heads
-    return tensor.view(heads, config.d_head // 2, 2, -1).transpose(1, 2).reshape(tensor.shape)
+    heads = {"attn_q": config.n_heads, "attn_k": config.n_kv_heads}.get(name.split(".")[-2])
+    if heads is None or file.metadata["general.architecture"] != "llama":
+        return None
+    return torch.arange(heads * config.d_head).view(heads, config.d_head // 2, 2).transpose(1, 2).flatten()
+
+
+def _numbers(file: File, config: ModelConfig, name: str) -> torch.Tensor:
+    """A tensor in fp32 (or as stored, for plain floats), its heads in the model's order."""
+    order, tensor = _order(file, config, name), file.dequantise(name)
+    return tensor if order is None else tensor[order]
+
+
+def _codes(file: File, config: ModelConfig, name: str) -> Codes | None:
+    """A matrix as the blocks that stand in the file, its heads in the model's order; None if blocks of that kind do not run.
+
+    A block is 32 numbers of a row: what each is multiplied by and, in Q4_1, what is added, as float16, then the codes, which `Codes` packs likewise.
+    """
+    shape, kind, start = file.tensors[name]
+    if kind not in BLOCKS:
+        return None
+    halves, size, number = BLOCKS[kind]
+    stored = torch.frombuffer(bytearray(memoryview(file.buffer)[start : start + _bytes(shape, kind)]), dtype=torch.uint8)
+    stored = stored.view(shape[0], -1, 2 * halves + size)
+    scales, codes = stored[..., : 2 * halves].contiguous().view(torch.float16), stored[..., 2 * halves :].flatten(1).view(number)
+    order, made = _order(file, config, name), Codes(codes, *(s.contiguous() for s in scales.unbind(-1)))
+    return made if order is None else made.part(order)
 
 
 def open_gguf(path: str | Path) -> Source:
@@ -258,7 +280,9 @@ def open_gguf(path: str | Path) -> Source:
         config=numbers,
         names=NAMES,
         shapes={name: shape for name, (shape, _, _) in file.tensors.items()},
-        read=partial(_natural, file, numbers, file.metadata["general.architecture"] == "llama"),
+        read=partial(_numbers, file, numbers),
+        stored=partial(_codes, file, numbers),
+        sizes={name: _bytes(shape, kind) for name, (shape, kind, _) in file.tensors.items() if kind in BLOCKS},
         tokenizer=partial(from_gguf, file.metadata, str(path)),
         card={
             "source": Path(path).name,

@@ -6,13 +6,15 @@ holds and which of its tensors each of ours is made of; `check` compares the two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 
 import torch
 
 from ..config import ModelConfig
+from ..model.quantize import Codes, below
 
 Shape = tuple[int, ...]
 
@@ -50,7 +52,8 @@ def _rows(config: ModelConfig, ours: str, shape: Shape) -> list[int]:
 class Source:
     """A model on disk, described but not yet read.
 
-    `shapes` has every tensor of the file by the file's own names; `read(name)` gives one, in any float dtype, its heads in this package's order.
+    `shapes` has every tensor of the file by the file's own names; `read(name)` gives one, in any float dtype, its heads in this package's order, and
+    `stored(name)` one whose blocks run as they are. `sizes` has the bytes of those.
     """
 
     where: str
@@ -60,20 +63,22 @@ class Source:
     read: Callable[[str], torch.Tensor]
     tokenizer: Callable[[], object | None] = lambda: None
     card: dict = field(default_factory=dict)
+    stored: Callable[[str], Codes | None] = lambda name: None
+    sizes: dict[str, int] = field(default_factory=dict)
 
-    def pieces(self) -> Iterator[tuple[str, str, int, Shape]]:
-        """(our name, the file's name, first row within ours, shape expected of the piece)."""
-        for ours, shape in self.config.tensors.items():
-            first = 0
-            for theirs, rows in zip(self.names.of(ours), _rows(self.config, ours, shape), strict=True):
-                yield ours, theirs, first, (rows, *shape[1:])
-                first += rows
+    def parts(self, ours: str) -> list[tuple[str, int]]:
+        """The file's names of what our tensor is made of, and how many rows of it each gives."""
+        return list(zip(self.names.of(ours), _rows(self.config, ours, self.config.tensors[ours]), strict=True))
+
+    def pieces(self) -> dict[str, Shape]:
+        """The file's names of all that is wanted of it, and the shapes expected."""
+        return {theirs: (rows, *shape[1:]) for ours, shape in self.config.tensors.items() for theirs, rows in self.parts(ours)}
 
     def check(self) -> None:
         """A ValueError that lists every tensor which is missing, unexpected or of the wrong shape. Reads no weights."""
         if self.config.n_layers > len(self.shapes):  # before a damaged number makes a list of billions of names
             raise ValueError(f"{self.where}: the config speaks of {self.config.n_layers:,} layers, but there are only {len(self.shapes)} tensors")
-        wanted = {theirs: shape for _, theirs, _, shape in self.pieces()}
+        wanted = self.pieces()
         wrong = [f"{n} is {self.shapes[n]} instead of {shape}" for n, shape in wanted.items() if n in self.shapes and self.shapes[n] != shape]
         problems = {
             "missing": [n for n in wanted if n not in self.shapes],
@@ -84,29 +89,51 @@ class Source:
         if listed:
             raise ValueError(f"{self.where}: the tensors do not fit the config; {listed}")
 
-    def tensors(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
-        """Our names -> weights in `dtype` on `device`. Each piece is copied to its place and let go, so nothing is held twice."""
-        self.check()
-        made = {ours: torch.empty(shape, dtype=dtype, device=device) for ours, shape in self.config.tensors.items()}
-        for ours, theirs, first, (rows, *_) in self.pieces():
-            made[ours][first : first + rows].copy_(self.read(theirs))
+    def tensor(self, ours: str, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> torch.Tensor:
+        """One of our weights. Each piece is copied to its place and let go, so nothing is held twice."""
+        made, first = torch.empty(self.config.tensors[ours], dtype=dtype, device=device), 0
+        for theirs, rows in self.parts(ours):
+            made[first : first + rows].copy_(self.read(theirs))
+            first += rows
         return made
 
+    def tensors(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
+        """Our names -> weights in `dtype` on `device`."""
+        self.check()
+        return {ours: self.tensor(ours, dtype, device) for ours in self.config.tensors}
 
-def random_tensors(config: ModelConfig, dtype: torch.dtype, device: torch.device | str = "cpu", seed: int = 0) -> dict[str, torch.Tensor]:
-    """Weights that mean nothing but keep activations at a sane size, made as fast as memory is written.
+    def blocks(self, ours: str) -> Codes | None:
+        """A matrix as the blocks that the file keeps, if those run as they are and all its pieces have the same kind."""
+        found = [self.stored(theirs) for theirs, _ in self.parts(ours)]
+        return below(found) if None not in found and len({codes.kind for codes in found}) == 1 else None
+
+
+@lru_cache(maxsize=1)
+def _pool(seed: int) -> torch.Tensor:
+    return torch.randn(4_194_301, generator=torch.Generator().manual_seed(seed))
+
+
+@dataclass(frozen=True)
+class Random:
+    """A Source of weights that mean nothing but keep activations at a sane size, made as fast as memory is written.
 
     Matrices get the variance 1/columns, so that every layer keeps the scale of what enters it; norms are ones, biases zeros. Drawing billions of
     normal numbers takes a minute, so four million are drawn and laid out again and again; their count is prime, so no two rows come out equal.
     """
-    pool = torch.randn(4_194_301, generator=torch.Generator().manual_seed(seed)).to(device=device, dtype=dtype)
-    made = {}
-    for name, shape in config.tensors.items():
+
+    config: ModelConfig
+    card: dict = field(default_factory=dict)
+    seed: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def tokenizer(self) -> None:
+        return None
+
+    def tensor(self, ours: str, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> torch.Tensor:
+        shape = self.config.tensors[ours]
         if len(shape) == 1:
-            made[name] = torch.full(shape, 0.0 if name.endswith("bias") else 1.0, dtype=dtype, device=device)
-            continue
-        flat, scaled = torch.empty(prod(shape), dtype=dtype, device=device), pool * shape[-1] ** -0.5
+            return torch.full(shape, 0.0 if ours.endswith("bias") else 1.0, dtype=dtype, device=device)
+        pool, flat = _pool(self.seed).to(device=device, dtype=dtype) * shape[-1] ** -0.5, torch.empty(prod(shape), dtype=dtype, device=device)
         for start in range(0, len(flat), len(pool)):
-            flat[start : start + len(pool)] = scaled[: len(flat) - start]
-        made[name] = flat.view(shape)
-    return made
+            flat[start : start + len(pool)] = pool[: len(flat) - start]
+        return flat.view(shape)
