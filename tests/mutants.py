@@ -467,9 +467,9 @@ MUTANTS = [
     Mutant(
         "a group's lowest value is forgotten", "model/formats.py", "plus(sums, rows(low[g]), groups[1], n, g)", "sums", "test_kernels.py: codes_are"
     ),
-    Mutant("halves of a byte are exchanged", "model/quantize.py", "lower | upper << 4", "upper | lower << 4", "test_quantize.py: pack"),
-    Mutant("codes count around 7", "model/quantize.py", "whole = whole - 8", "whole = whole - 7", "test_quantize.py: q4_0"),
-    Mutant("codes are cut off", "model/quantize.py", "w / scale, 0.0).round()", "w / scale, 0.0).trunc()", "test_quantize.py: half_a_step"),
+    Mutant("halves of a byte are exchanged", "weights/codes.py", "lower | upper << 4", "upper | lower << 4", "test_quantize.py: pack"),
+    Mutant("codes count around 7", "weights/codes.py", "whole = whole - 8", "whole = whole - 7", "test_quantize.py: q4_0"),
+    Mutant("codes are cut off", "weights/codes.py", "w / scale, 0.0).round()", "w / scale, 0.0).trunc()", "test_quantize.py: half_a_step"),
     Mutant(
         "quantised twice", "model/quantize.py", "if any(isinstance(m, Codes) for m in model.modules()):", "if False:", "test_quantize.py: refused"
     ),

@@ -6,7 +6,10 @@ norm left out on one of the two paths; an embedding that returns padding for an 
 """
 
 import copy
+import os
 import pickle
+import platform
+import shutil
 import subprocess
 import sys
 import threading
@@ -26,9 +29,10 @@ from tokenpace.model import kernels, products
 from tokenpace.model.blocks import NARROW
 from tokenpace.model.kernels import tiled, why_not
 from tokenpace.model.products import TiledLinear, TiledMLP
-from tokenpace.model.quantize import SCHEMES, QuantisedLinear, number
+from tokenpace.model.quantize import QuantisedLinear
 from tokenpace.model.tiles import memory
 from tokenpace.model.transformer import MLP, Block, Linear, RMSNorm, Transformer
+from tokenpace.weights.codes import SCHEMES, number
 
 lanes = pytest.importorskip("tokenpace.model.lanes", reason="Numba is not installed")
 
@@ -468,3 +472,48 @@ def test_nothing_to_write_to_is_no_reason_to_fail(monkeypatch):
 def test_importing_the_transformation_does_not_import_numba():
     code = "import sys, tokenpace.model.kernels; print('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120).stdout.strip() == "False"
+
+
+OTHER_CORES = {"no AVX-512": ("haswell", "+avx2,+fma,+avx"), "no AVX at all": ("x86-64", "+sse2")}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="asks for cores of the x86 family")
+@pytest.mark.parametrize("core", OTHER_CORES.values(), ids=OTHER_CORES)
+def test_the_loops_are_right_on_cores_that_can_do_less(core, tmp_path):
+    """Compiled for another core, in another process; what this one can do besides is not used."""
+    code = """
+import torch
+from tokenpace.model import lanes
+from tokenpace.model.products import TiledLinear
+from tokenpace.model.quantize import QuantisedLinear
+from tokenpace.weights.codes import SCHEMES
+from tokenpace.model.transformer import Linear
+assert lanes.AT_ONCE == 1 and not lanes.PAIRED
+torch.manual_seed(1)
+with torch.no_grad():
+    for dtype in (torch.float32, torch.bfloat16):
+        layer, x = Linear(70, 70).to(dtype), torch.randn(5, 70, dtype=dtype)
+        for plain in (layer, *(QuantisedLinear(s(layer.weight), layer.bias) for s in SCHEMES.values())):
+            close = 2e-2 if dtype == torch.bfloat16 else 1e-3 if getattr(plain, "matrix", None) and plain.matrix.bits == 4 else 1e-5
+            torch.testing.assert_close(TiledLinear(plain)(x), plain(x), rtol=0, atol=close)
+print("right")
+"""
+    name, features = core
+    env = os.environ | {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=env)
+    assert run.stdout.strip() == "right", run.stderr[-2000:]
+
+
+def test_a_change_in_any_file_of_the_loops_compiles_anew(tmp_path):
+    """Numba alone would ask about gemv.py only, and go on using what was inlined from lanes.py."""
+    shutil.copytree(Path(lanes.__file__).parents[1], tmp_path / "tokenpace", ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import numpy as np; from tokenpace.model.lanes import jit; from tokenpace.model.caller import twice; print(twice(np.float32(1)))"
+    caller, called = tmp_path / "tokenpace/model/caller.py", tmp_path / "tokenpace/model/called.py"
+    caller.write_text("from .called import exp2\nfrom .lanes import jit\n@jit()\ndef twice(x):\n    return 2 * exp2(x)\n")
+    env = os.environ | {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONDONTWRITEBYTECODE": "1"}
+    for factor in (3, 5):
+        called.write_text(f"from .lanes import jit\n@jit(forceinline=True)\ndef exp2(x):\n    return {factor} * x\n")
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=env)
+        assert run.stdout.strip() == str(2.0 * factor), run.stderr[-2000:]
+    assert list((tmp_path / "kept").rglob("*.nbc")), "it is kept on disk"

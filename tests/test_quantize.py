@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tokenpace.config import ModelConfig
-from tokenpace.model import quantize
 from tokenpace.model.kernels import tiled
-from tokenpace.model.quantize import SCHEMES, Codes, Int4, Int8, number, pack, quantise, stored_bytes, unpack, why_not
+from tokenpace.model.quantize import QuantisedLinear, quantise, stored_bytes, why_not
 from tokenpace.model.transformer import Transformer
+from tokenpace.weights import codes as written
+from tokenpace.weights.codes import SCHEMES, Codes, Int4, Int8, number, pack, unpack
 
 PLAIN = ModelConfig(97, 64, 2, 4, 2, 16, 128)
 ODD = ModelConfig(131, 39, 2, 3, 1, 10, 71, qkv_bias=True, qk_norm=True)  # rows end inside a group
@@ -182,14 +183,14 @@ def test_nothing_is_lost_between_float16_bits_and_numbers():
     every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16)
     floats = every.view(torch.float16)
     finite = floats.isfinite()
-    assert torch.equal(quantize.bits(floats), every) and torch.equal(number(every)[finite], floats.float()[finite])
+    assert torch.equal(written.bits(floats), every) and torch.equal(number(every)[finite], floats.float()[finite])
 
 
 def test_float16_scales_reach_the_sums_whole():
     """Every finite float16 as the scale of a row: the loop makes a float32 of it by its own means."""
     every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(torch.float16)
     every = every[every.isfinite()][:, None]
-    layer = quantize.QuantisedLinear(Codes(torch.ones(len(every), 1, dtype=torch.int8), every))
+    layer = QuantisedLinear(Codes(torch.ones(len(every), 1, dtype=torch.int8), every))
     from tokenpace.model.products import TiledLinear
 
     assert torch.equal(TiledLinear(layer)(torch.ones(1, 1))[0], every[:, 0].float())

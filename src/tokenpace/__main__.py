@@ -55,6 +55,7 @@ WRITING = [
     option("--seed", type=int, default=None, metavar="S", help="the same seed writes the same text (default: a new one)"),
     option("--device", default="auto", help="auto, cpu, cuda or mps"),
     option("--dtype", default="auto", help="float32, bfloat16, float16 or auto"),
+    option("--quantize", metavar="HOW", help="int8, int4, or stored: a GGUF file's blocks as they are (default: weights of --dtype)"),
     option("--plain", action="store_true", help="PyTorch's own kernels, not the tiled ones"),
     JSON,
 ]
@@ -63,7 +64,7 @@ WRITING = [
 def loaded(a, name: str | None = None):
     from .load import fast, load
 
-    lm = load(name or a.model, device=a.device, dtype=a.dtype)
+    lm = load(name or a.model, device=a.device, dtype=a.dtype, quantize=None if name else a.quantize)
     return lm if a.plain else fast(lm)
 
 
@@ -111,9 +112,10 @@ def generate(a) -> dict:
         raise out.error
     if not a.json:
         print(rest if lm.tokenizer else " ".join(map(str, out.tokens)))
+        kind = lm.card["quantize"] or lm.card["dtype"]
         pace = f", {1e3 * out.tpot:.1f} ms/token after the first" if isfinite(out.tpot) else ""
         print(
-            f"[{len(out.tokens)} tokens in {out.passes} passes{pace}; {lm.card['dtype']} on {lm.device}; ended by: {out.finish_reason}]",
+            f"[{len(out.tokens)} tokens in {out.passes} passes{pace}; {kind} on {lm.device}; ended by: {out.finish_reason}]",
             file=sys.stderr,
         )
     return {k: v for k, v in asdict(out).items() if k not in ("error", "logprobs")} | {"model": lm.card, "decoder": a.decoder}

@@ -123,7 +123,7 @@ def measure(found: dict, about: Suite, dtype: str, names: list[str], progress: P
     """All rounds of one dtype."""
     lm, engines = load(about.model, device="cpu", dtype=dtype), {}
     prompt = lm.tokenizer.encode(PROMPT) if lm.tokenizer else list(range(1, 13))
-    moved = cost(lm.config, [(len(prompt) + about.new_tokens // 2, 1)], lm.dtype.itemsize).bytes
+    moved = cost(lm.config, [(len(prompt) + about.new_tokens // 2, 1)], lm.number, lm.dtype.itemsize).bytes
     for name in names:
         try:
             engines[name] = ENGINES[name](lm)

@@ -251,7 +251,7 @@ def start(unit: str, model: str = "smollm2-135m", seconds: float = 2.0) -> Lesso
     lm = fast(load(model))
     generate(lm, [1] * 16, max_new_tokens=4)  # whatever is compiled or initialised at its first use, is now
     roof = probe(seconds, str(lm.device))
-    return Lesson(unit, mode(), lm, lm.config, lm.dtype.itemsize, roof.machine, roof.device(lm.dtype), lm.tokenizer.decode, model=model)
+    return Lesson(unit, mode(), lm, lm.config, lm.number, roof.machine, roof.device(lm.dtype), lm.tokenizer.decode, model=model)
 
 
 def _dry(unit: str, model: str) -> Lesson:

@@ -25,8 +25,8 @@ def race(
     Errors: those of `generate`, and ValueError for fewer than two new tokens: all before anything is probed.
     """
     names = _checked(lm, prompt, decoders, drafter, settings)
-    place, number = lm.device.type, lm.dtype.itemsize
-    configs = {"target": lm.config} | ({"draft": drafter.config} if drafter else {})
+    place, lanes = lm.device.type, {"target": lm} | ({"draft": drafter} if drafter else {})
+    price = lambda step: step_cost(lanes[step.to].config, step, lanes[step.to].number, lanes[step.to].dtype.itemsize)
     say("probing this machine's ceilings …")
     device, cache = probe(3.0, place).device(lm.card["dtype"]), last_level_cache(place)[0]
     ledger, plain = Ledger(), None
@@ -43,9 +43,8 @@ def race(
         greedy = settings.get("sampler") is None or settings["sampler"].greedy
         exact = answer.tokens == plain if greedy and plain is not None else None
         at = replace(device, bandwidth=(roof.low + roof.high) / 2)
-        ledger.add(
-            entry(name, stamped, lambda step: step_cost(configs[step.to], step, number), at, cache, roof, exact, f"{device.name}, {lm.card['dtype']}")
-        )
+        what = f"{device.name}, {lm.card['quantize'] or lm.card['dtype']}"
+        ledger.add(entry(name, stamped, price, at, cache, roof, exact, what))
     return ledger
 
 

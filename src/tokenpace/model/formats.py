@@ -10,7 +10,7 @@ A decode step moves every weight's bytes, so half the bytes is half the time, if
     4 bits around 0  (codes uint32 [t, G, 4, 64], scale)               W = scale · (code - 8)
 
 Four bits lie as in a block of llama.cpp's Q4_0 and Q4_1: byte i of a group has column i in its lower half and column i + 16 in its upper one.
-`quantize` has the same formats in three readable lines; tests hold them equal.
+`weights.codes` has the same formats in three readable lines; tests hold them equal.
 """
 
 from __future__ import annotations

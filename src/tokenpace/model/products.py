@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .quantize import Codes, QuantisedEmbedding, QuantisedLinear
+from ..weights.codes import Codes
+from .quantize import QuantisedEmbedding, QuantisedLinear
 from .tiles import Tiles, memory
 from .transformer import Linear
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .quantize import Codes
+from ..weights.codes import Codes
 
 TILE = 64  # rows
 

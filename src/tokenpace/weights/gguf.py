@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..config import ModelConfig, RopeScaling
-from ..model.quantize import Codes
+from .codes import Codes
 from .source import Names, Shape, Source
 from .vocabulary import ends_of_gguf, from_gguf
 

@@ -14,7 +14,7 @@ from math import prod
 import torch
 
 from ..config import ModelConfig
-from ..model.quantize import Codes, below
+from .codes import Codes, below
 
 Shape = tuple[int, ...]
 
