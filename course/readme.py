@@ -1,11 +1,10 @@
 """The measured figures in README.md come from course/results, never from a keyboard: `python course/readme.py`, or `--check`."""
 
-import json
 import re
 import sys
 from pathlib import Path
 
-from tokenpace.bench import report
+from tokenpace.bench import read, text
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- bench: from (\S+), .*?-->\n).*?(<!-- end -->)", re.DOTALL)
@@ -15,11 +14,11 @@ def filled(readme: str) -> str:
     """The README with every block as its results say."""
 
     def block(match: re.Match) -> str:
-        found = json.loads((ROOT / match[2]).read_text(encoding="utf-8"))
+        found = read(ROOT / match[2])
         here = found["machine"]
         versions = ", ".join(f"{name} {here['versions'][name]}" for name in ("torch", "transformers"))
         where = f"{here['name']}, {here['cores']} cores, {here['threads']['torch']} threads; {versions}"
-        return f"{match[1]}```\n{report(found)}\n{where}\n```\n{match[3]}"
+        return f"{match[1]}```\n{text(found)}\n{where}\n```\n{match[3]}"
 
     return BLOCK.sub(block, readme)
 

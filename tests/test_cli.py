@@ -55,7 +55,7 @@ for name, there in (
         (("generate",), "--prompt"),
         (("generat",), "invalid choice"),
         (("fetch", "smollm3"), "did you mean smollm2-135m"),
-        (("bench", "--suite", "no"), "no"),
+        (("bench", "no"), "no"),
         *((("probe", "--device", d, *json), says) for d, says in DEVICES.items() for json in ((), ("--json",))),
         *((("generate", "--prompt", "1", *SMALL, "--device", d), says) for d, says in DEVICES.items()),
         *((("probe", "--budget", b), "budget must be finite seconds") for b in ("-1", "nan", "inf")),

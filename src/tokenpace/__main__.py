@@ -39,6 +39,7 @@ def option(*flags, **how):
 
 
 JSON = option("--json", action="store_true", help="one JSON object on stdout and nothing else")
+SUITES = ("decode", "prefill", "verify", "batch", "context", "large", "shape", "load", "quality")
 MODEL = option(
     "--model", default="smollm2-135m", help="a name of the registry, hf:OWNER/NAME, shape:NAME, a .gguf file or a folder (default %(default)s)"
 )
@@ -151,7 +152,15 @@ def probe(a) -> dict:
 
 def bench(a) -> dict:
     from .bench import bench as run_bench
+    from .bench import compare, read
 
+    if a.suite == "compare":
+        if len(a.files) != 2:
+            raise ValueError("bench compare takes two files, the old one first: bench compare OLD.jsonl NEW.jsonl")
+        print(said := compare(*map(read, a.files)))
+        return {"compared": said}
+    if a.files:
+        raise ValueError(f"bench {a.suite} takes no files; did you mean --json {a.files[0]}?")
     return run_bench(a.suite, a.against, a.json)
 
 
@@ -224,9 +233,15 @@ COMMANDS = {
         bench,
         "Against peers, in one run; raw samples are kept.",
         [
-            option("--suite", default="batch1", help="batch1 (the real model, about five minutes) or shape (a quick look)"),
-            option("--against", default="transformers", help="transformers (default) or none"),
-            option("--json", metavar="FILE", help="write everything there"),
+            option(
+                "suite",
+                nargs="?",
+                default="decode",
+                help=f"one of {', '.join(SUITES)} (default decode); or compare",
+            ),
+            option("files", nargs="*", metavar="OLD NEW", help="of compare: what --json wrote in two runs"),
+            option("--against", default="all", help="all (default: transformers and llama.cpp where they are installed), one of them, or none"),
+            option("--json", metavar="FILE", help="write everything there, as JSON lines"),
         ],
     ),
     "fetch": (fetch, "Download a model of the registry into the cache folder.", [option("model", help="a name of the registry"), JSON]),

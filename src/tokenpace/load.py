@@ -104,7 +104,7 @@ def _build(source: Source | Random, quantize: str | None, precision: torch.dtype
     with torch.device("meta"):
         model = Transformer(source.config).to(precision).requires_grad_(False)
     if quantize:
-        codes = {"stored": source.blocks}.get(quantize) or (lambda name: SCHEMES[quantize](source.tensor(name)))
+        codes = source.blocks if quantize == "stored" else lambda name: SCHEMES[quantize](source.tensor(name))
         model = replace_matrices(model, lambda name, weight: codes(name))
     rest = {name: source.tensor(name, precision, device) for name, p in model.named_parameters()}
     model.load_state_dict(rest, assign=True, strict=False)

@@ -1,50 +1,96 @@
 """Other engines, made to run the weights of a model that is loaded here: what `bench` compares with. Each is optional and imported when asked for.
 
-A peer is a function: Lm -> (prompt ids, new tokens) -> seconds of each pass, the prefill first.
+A peer runs a job: (its model, Job, prompt ids) -> seconds of each pass, the prompt's own first.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .config import ModelConfig
 from .load import Lm
 
-Run = Callable[[list[int], int], list[float]]
 
-
-class Stamps:
-    """What transformers calls a streamer: told every token, it looks at the clock."""
+class Watch:
+    """Looks at the clock whenever `generate` has new logits, which it hands to whoever may change them."""
 
     def __init__(self):
-        self.at: list[float] = []
+        self.at = [time.perf_counter()]
 
-    def put(self, tokens: Tensor):
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
         self.at.append(time.perf_counter())
-
-    def end(self):
-        pass
+        return scores
 
 
-def transformers_generate(lm: Lm) -> Run:
-    """Hugging Face's `generate`: greedy, dynamic cache, SDPA, on the very same tensors. RuntimeError where it cannot run this model."""
-    model = llama(lm)
+@torch.no_grad()
+def transformers_run(model, job, prompt: list[int]) -> list[float]:
+    """Hugging Face's `generate`: greedy, dynamic cache, SDPA. It has no passes of several tokens, so those are its model's own."""
+    ids, watch = torch.tensor([prompt] * job.rows), Watch()
+    if job.width == 1:
+        how = {"attention_mask": torch.ones_like(ids), "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+        model.generate(ids, **how, max_new_tokens=1 + job.passes, logits_processor=[watch])
+    else:
+        cache = watch(ids, model(input_ids=ids, use_cache=True, logits_to_keep=1)).past_key_values
+        again = torch.tensor([[prompt[i % len(prompt)] for i in range(job.width)]] * job.rows)
+        for _ in range(job.passes):
+            watch(again, model(input_ids=again, past_key_values=cache, use_cache=True))
+    return [b - a for a, b in pairwise(watch.at)]
 
-    def go(prompt: list[int], new_tokens: int) -> list[float]:
-        stamps, ids = Stamps(), torch.tensor([prompt])
-        how = {"attention_mask": torch.ones_like(ids), "max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+
+def llama_cpp(path: Path):
+    """llama.cpp on a GGUF file, as many threads as PyTorch uses. RuntimeError where its Python package is missing."""
+    if find_spec("llama_cpp") is None:
+        raise RuntimeError("llama.cpp is not installed: pip install llama-cpp-python (it is compiled, which takes ten minutes)")
+    from llama_cpp import Llama
+
+    threads = torch.get_num_threads()
+    return Llama(str(path), n_ctx=8192, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False)
+
+
+def llama_cpp_run(model, job, prompt: list[int]) -> list[float]:
+    """Greedy. One row: its Python face has no more. Of a pass of several tokens it makes the last one's logits only, which favours it a little."""
+    if job.rows > 1:
+        raise RuntimeError("its Python face has no batches")
+    model.reset()
+    tokens, seconds = prompt, []
+    for _ in range(1 + job.passes):
         start = time.perf_counter()
-        model.generate(ids, **how, streamer=stamps)
-        marks = [start, *stamps.at[1:]]  # the first thing it is told is the prompt
-        return [b - a for a, b in pairwise(marks)]
+        model.eval(tokens)
+        best = int(np.ctypeslib.as_array(model._ctx.get_logits(), (model.n_vocab(),)).argmax())
+        seconds.append(time.perf_counter() - start)
+        tokens = [best] if job.width == 1 else [prompt[i % len(prompt)] for i in range(job.width)]
+    return seconds
 
-    return go
+
+def requantised(path: Path, target: Path, kind: str) -> Path:
+    """A GGUF file's weights as numbers, and these as blocks of another kind: a new file, everything else in it as it was."""
+    if target.exists():
+        return target
+    import gguf
+
+    reader, to = gguf.GGUFReader(path), gguf.GGMLQuantizationType[kind]
+    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            writer.add_key_value(name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
+    for tensor in reader.tensors:
+        numbers = gguf.dequantize(tensor.data, tensor.tensor_type)
+        if len(tensor.shape) == 2:
+            writer.add_tensor(tensor.name, gguf.quantize(numbers, to), raw_dtype=to)
+        else:
+            writer.add_tensor(tensor.name, numbers)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
 
 
 def llama(lm: Lm):

@@ -1,0 +1,63 @@
+"""What is measured: jobs, each a prompt and passes of one shape after it, and the suites made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..measure.cost import Cost, cost
+
+
+@dataclass(frozen=True)
+class Job:
+    """`rows` copies of a prompt of so many tokens, then `passes` of `width` tokens a row, greedy, whatever they say.
+
+    The passes count, and not the prompt's own; where there are none, the prompt's own does.
+    """
+
+    name: str
+    prompt: int = 16
+    rows: int = 1
+    width: int = 1
+    passes: int = 24
+
+    def seconds(self, passes: list[float]) -> list[float]:
+        """Those of the passes that count."""
+        return passes[1:] if self.passes else passes[:1]
+
+    @property
+    def tokens(self) -> int:
+        """Of one pass that counts."""
+        return self.rows * (self.width if self.passes else self.prompt)
+
+    def cost(self, config, number: float, cache_number: float) -> Cost:
+        """Of one pass that counts, in the middle of them."""
+        row = (self.prompt + self.width * self.passes // 2, self.width) if self.passes else (0, self.prompt)
+        return cost(config, [row] * self.rows, number, cache_number, read=self.rows * self.width)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Jobs on one model. Lanes are engine and weights; see `engines`. `tries`: how often everything takes its turn."""
+
+    model: str
+    jobs: tuple[Job, ...]
+    lanes: tuple[str, ...]
+    tries: int = 5
+
+
+OURS = ("plain 32 bit", "tiled 32 bit", "plain 16 bit", "tiled 16 bit", "tiled 8 bit", "tiled 4 bit")
+PEERS = ("transformers 32 bit", "transformers 16 bit", "llama.cpp 16 bit", "llama.cpp 8 bit", "llama.cpp 4 bit")
+FAST = ("tiled 16 bit", "tiled 8 bit", "tiled 4 bit")
+SMALL = "smollm2-135m"
+
+SUITES = {
+    "decode": Suite(SMALL, (Job("decode", passes=128),), (*OURS, *PEERS), tries=7),
+    "prefill": Suite(SMALL, tuple(Job(f"prompt of {n}", n, passes=0) for n in (128, 512)), ("tiled 32 bit", *FAST, *PEERS)),
+    "verify": Suite(SMALL, tuple(Job(f"width {t}", 64, width=t) for t in (1, 2, 4, 8, 16)), ("tiled 32 bit", *FAST, *PEERS)),
+    "batch": Suite(SMALL, tuple(Job(f"rows {n}", rows=n, passes=16) for n in (1, 4, 16, 32, 64)), (*FAST, "transformers 16 bit"), 3),
+    "context": Suite(
+        SMALL, tuple(Job(f"context {n}", n, passes=8) for n in (512, 2048, 8100)), ("tiled 16 bit", "tiled 4 bit", "llama.cpp 4 bit"), 3
+    ),
+    "large": Suite("shape:tinyllama-1.1b", (Job("decode", passes=16), Job("width 8", width=8, passes=8)), FAST, 3),
+    "shape": Suite("shape:15m", (Job("decode", passes=16), Job("width 4", width=4, passes=4)), ("plain 32 bit", "tiled 32 bit", "tiled 8 bit"), 2),
+}
