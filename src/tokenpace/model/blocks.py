@@ -58,6 +58,9 @@ def flat(weights: tuple) -> list:
 class TiledBlocks(Blocks):
     """All blocks: passes of few tokens a row through a slab as it lies one call of one loop. Other passes go from block to block.
 
+    Between layers numbers are float32 whatever the weights are: hidden states are a few kilobytes of a pass, and rounding them to bfloat16 after every
+    layer changes more tokens than rounding the weights does (course/results/NOTES.md).
+
     The loop is told where in memory the weights of each layer begin. To ask all tensors in every pass could be felt, so they are asked once, and one
     of each layer is asked each time whether it is still where it was.
     """
@@ -92,9 +95,10 @@ class TiledBlocks(Blocks):
         return self.alike and len(blocks) == len(self.known) and all(a is b and not a._forward_hooks for a, b in zip(blocks, self.known))
 
     def forward(self, x: Tensor, flight: Pass, turns: tuple[Tensor, Tensor], biases: list[Tensor], exit_at: int | None = None) -> Tensor:
+        x, biases = inferring(x).float(), [bias.float() for bias in biases]
         if not self.in_one or (slab := plain_slab(flight)) is None or not slab.fits(self[0].attention, len(self)):
             return super().forward(x, flight, turns, biases, exit_at)
-        x, attention = inferring(x).clone(), self[0].attention
+        x, attention = x.clone(), self[0].attention
         cos, sin, into, bias = (memory(t) for t in (*turns, flight.into, biases[0]))
         layers = self.weights[0], self.begin[:exit_at], slab.first, slab.begin, attention.heads[0], attention.qkv.norm.eps
         run(loops().through, memory(x), *layers, cos, sin, into, flight.rectangles[0].rows.start, slab.stride, bias)

@@ -16,7 +16,7 @@ from . import attention
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / √(mean(x²) + eps) · weight over the last dimension, in fp32 (Zhang and Sennrich 2019, equation 4)."""
-    return F.rms_norm(x, weight.shape, weight, eps)
+    return F.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
