@@ -14,6 +14,7 @@ import torch
 
 from tokenpace import bench, peers
 from tokenpace.bench import Job, Sample, Suite, compare, engines, quality, read, table, tables, text
+from tokenpace.bench.engines import Passes
 from tokenpace.config import ModelConfig, RopeScaling
 from tokenpace.load import Lm
 from tokenpace.model.quantize import quantise
@@ -42,7 +43,7 @@ def rigged(monkeypatch, lanes: dict, jobs=DECODE):
 
 
 def constant(seconds):
-    return lambda: lambda job, prompt: [1.0] + [seconds] * job.passes
+    return lambda: lambda job, prompt: Passes([1.0] + [seconds] * job.passes)
 
 
 def test_every_lane_has_its_turn_and_samples_are_kept(monkeypatch, tmp_path):
@@ -64,11 +65,11 @@ def test_every_lane_has_its_turn_and_samples_are_kept(monkeypatch, tmp_path):
 def test_the_books_of_a_job_are_those_of_the_passes_that_count():
     config = lm().config
     job = Job("width 4", prompt=10, rows=3, width=4, passes=6)
-    assert job.seconds([9.0, 1.0, 2.0]) == [1.0, 2.0] and job.tokens == 12
+    assert job.counted([9.0, 1.0, 2.0]) == [1.0, 2.0] and job.tokens == 12
     assert job.cost(config, 2.0, 4.0).kv_written == 3 * 4 * config.kv_numbers * 4
     assert job.cost(config, 2.0, 4.0).kv_read == 3 * (10 + 12) * config.kv_numbers * 4
     prompt = Job("prompt", prompt=10, passes=0)
-    assert prompt.seconds([9.0]) == [9.0] and prompt.tokens == 10 and prompt.cost(config, 2.0, 2.0).kv_read == 0
+    assert prompt.counted([9.0]) == [9.0] and prompt.tokens == 10 and prompt.cost(config, 2.0, 2.0).kv_read == 0
 
 
 def sample(lane, turn, seconds, job="decode", roof=4e9) -> Sample:
@@ -80,6 +81,13 @@ def test_ratios_are_formed_within_a_round():
     times = {("a", 0): 1.0, ("b", 0): 1.0, ("a", 1): 2.0, ("b", 1): 2.0, ("a", 2): 2.0}
     samples = [sample(f"{name} 16 bit", r, t) for (name, r), t in times.items()]
     assert [row["faster"] for row in table(samples)] == [{"b": {"median": 1, "low": 1, "high": 1}}, {"a": {"median": 1, "low": 1, "high": 1}}]
+
+
+def test_the_host_has_what_the_forward_leaves_of_a_pass():
+    told = sample("tiled 16 bit", 0, 2.0)._replace(forward=[1.5, 1.5])
+    rows = table([told, sample("llama.cpp 16 bit", 0, 2.0)])
+    assert [row["host"] for row in rows] == [0.25, None]
+    assert " 25.0%   llama.cpp 1.00" in text({"table": rows, "notes": []})
 
 
 def test_only_weights_of_one_width_are_compared():
@@ -114,7 +122,7 @@ def test_what_cannot_run_is_noted_and_the_rest_goes_on(monkeypatch):
         def go(job, prompt):
             if job.rows > 1:
                 raise RuntimeError("it has no batches")
-            return [1.0] + [0.5] * job.passes
+            return Passes([1.0] + [0.5] * job.passes)
 
         return go
 
@@ -136,7 +144,7 @@ def test_an_interrupt_keeps_what_was_measured(monkeypatch, tmp_path):
             turns.append(job)
             if len(turns) == 3:  # warm, first round, second round
                 raise KeyboardInterrupt
-            return [1.0, 0.5]
+            return Passes([1.0, 0.5])
 
         return go
 
@@ -197,10 +205,12 @@ SHAPES = [Job("decode", passes=6), Job("rows 3", rows=3, passes=2), Job("width 4
 def test_our_driver_makes_exactly_the_passes_asked_for(job):
     widths, mine = [], lm()
     mine.model.register_forward_pre_hook(lambda model, given: widths.append(tuple(given[0].shape)))
-    assert len(engines.ours(mine)(job, [1, 2, 3, 4, 5])) == 1 + job.passes
+    passes = engines.ours(mine)(job, [1, 2, 3, 4, 5])
+    assert len(passes.seconds) == len(passes.forward) == 1 + job.passes
+    assert all(0 < inside < whole for whole, inside in zip(*passes))
     assert widths == [(job.rows, 5)] + [(job.rows, job.width)] * job.passes
     if find_spec("numba"):
-        assert len(engines.on_tiles(lm())(job, [1, 2, 3, 4, 5])) == 1 + job.passes
+        assert len(engines.on_tiles(lm())(job, [1, 2, 3, 4, 5]).seconds) == 1 + job.passes
 
 
 def test_quality_of_the_same_weights_is_perfect_and_of_fewer_bits_is_not():

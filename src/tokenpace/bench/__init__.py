@@ -124,7 +124,8 @@ def one_job(found: dict, job: Job, tries: int, engines: dict, models: Models, pr
                 found["notes"].append(f"{lane} did not do {job.name}: {error}")
                 continue
             after, price = median(roof_now()), job.cost(lm.config, lm.number, lm.dtype.itemsize)
-            found["samples"].append(Sample(job.name, lane, turn, job.seconds(passes), (before, after), job.tokens, price.bytes, price.total_flops))
+            what = job.tokens, price.bytes, price.total_flops
+            found["samples"].append(Sample(job.name, lane, turn, job.counted(passes.seconds), (before, after), *what, job.counted(passes.forward)))
             before = after
             progress(f"{job.name}: round {turn + 1} of {tries}, {lane}")
 

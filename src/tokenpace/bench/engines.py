@@ -1,16 +1,18 @@
 """Who runs a job: this package's driver on PyTorch's kernels or on tiles, and the peers, on weights of 32, 16, 8 or 4 bits.
 
 A lane is an engine and its weights, `"tiled 8 bit"`. An engine is made of the models that a suite shares, and is then a function: a Job and its
-prompt -> the seconds of each pass, the prompt's first. RuntimeError where it cannot run something, which is noted, and the rest goes on.
+prompt -> Passes, the prompt's first. RuntimeError where it cannot run something, which is noted, and the rest goes on.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from .. import peers
 from ..cache import Cache, Slab
@@ -23,7 +25,15 @@ from ..run import Request, run
 from ..weights.registry import REGISTRY, fetch
 from .jobs import Job
 
-Engine = Callable[[Job, list[int]], list[float]]
+
+class Passes(NamedTuple):
+    """Seconds of each pass and, of engines that tell, how many of them the forward took; the rest is the host's: staging, picking, books."""
+
+    seconds: list[float]
+    forward: Sequence[float] = ()
+
+
+Engine = Callable[[Job, list[int]], Passes]
 
 
 class Models:
@@ -45,7 +55,7 @@ class Models:
         if self.name not in REGISTRY:
             raise RuntimeError("llama.cpp reads files, and this model has none")
         path = fetch(self.name)
-        kind = {"4 bit": None, "8 bit": "Q8_0", "16 bit": "BF16", "32 bit": "F32"}[weights]
+        kind = {"4 bit": None, "8 bit": "Q8_0", "16 bit": "BF16"}[weights]
         return path if kind is None else peers.requantised(path, self.folder / f"{self.name}.{kind}.gguf", kind)
 
 
@@ -63,12 +73,20 @@ def forced(prompt: list[int], width: int):
 def ours(lm: Lm) -> Engine:
     """The driver, as `generate` uses it."""
 
-    def go(job: Job, prompt: list[int]) -> list[float]:
+    def go(job: Job, prompt: list[int]) -> Passes:
+        inside = []
+
+        def forward(*args, **how):
+            start = time.perf_counter()
+            logits = lm.model(*args, **how)
+            inside.append(time.perf_counter() - start)
+            return logits
+
         new = 1 + job.width * job.passes
         cache = Cache(lm.config, Slab(job.rows, len(prompt) + new + job.width), dtype=lm.dtype, device=lm.device)
         decoder = (lambda: autoregressive(prompt)) if job.width == 1 else (lambda: forced(prompt, job.width))
         requests = [Request(decoder(), limit=new) for _ in range(job.rows)]
-        return [s.seconds for s in timed(run({"target": (lm.model, cache)}, requests, slots=job.rows))]
+        return Passes([s.seconds for s in timed(run({"target": (forward, cache)}, requests, slots=job.rows))], inside)
 
     return go
 
@@ -85,7 +103,11 @@ def engine(lane: str, models: Models) -> Engine:
     made = {
         "plain": lambda: ours(models.ours(weights)),
         "tiled": lambda: on_tiles(models.ours(weights)),
-        "transformers": lambda: partial(peers.transformers_run, peers.llama(models.ours(weights))),
-        "llama.cpp": lambda: partial(peers.llama_cpp_run, peers.llama_cpp(models.file(weights))),
+        "transformers": lambda: theirs(partial(peers.transformers_run, peers.llama(models.ours(weights)))),
+        "llama.cpp": lambda: theirs(partial(peers.llama_cpp_run, peers.llama_cpp(models.file(weights)))),
     }
     return made[name]()
+
+
+def theirs(run: Callable[[Job, list[int]], list[float]]) -> Engine:
+    return lambda job, prompt: Passes(run(job, prompt))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..measure.cost import Cost, cost
@@ -20,8 +21,8 @@ class Job:
     width: int = 1
     passes: int = 24
 
-    def seconds(self, passes: list[float]) -> list[float]:
-        """Those of the passes that count."""
+    def counted(self, passes: Sequence[float]) -> Sequence[float]:
+        """Those that count."""
         return passes[1:] if self.passes else passes[:1]
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ class Sample(NamedTuple):
     tokens: int  # of a pass
     bytes: float  # that a pass must read and write
     flops: float
+    forward: Sequence[float] = ()  # of each pass, the seconds that its forward took, where the engine tells
 
 
 def pace(sample: Sample) -> float:
@@ -28,8 +29,8 @@ def pace(sample: Sample) -> float:
 
 
 def table(samples: Iterable[Sample]) -> list[dict]:
-    """One row for each job and lane: median seconds of a pass, their range over rounds, the share of the roof, and how often as fast as each peer
-    with weights as wide.
+    """One row for each job and lane: median seconds of a pass, their range over rounds, the share of the roof, the host's share of a pass, and how
+    often as fast as each peer with weights as wide.
 
     >>> slow, fast = (Sample("decode", n, 0, [t, t], (4e9, 4e9), 1, 2e9, 0.0) for n, t in (("plain 16 bit", 2.0), ("tiled 16 bit", 1.0)))
     >>> row = table([slow, fast])[1]
@@ -56,6 +57,7 @@ def table(samples: Iterable[Sample]) -> list[dict]:
                 "roof": median(median(s.roof) for s in turns.values()),
                 "mbu": median(s.bytes / took[r] / median(s.roof) for r, s in turns.items()),
                 "flops": median(s.flops / took[r] for r, s in turns.items()),
+                "host": median(host) if (host := [1 - sum(s.forward) / sum(s.seconds) for s in turns.values() if s.forward]) else None,
                 "faster": faster,
             }
         )
@@ -64,11 +66,12 @@ def table(samples: Iterable[Sample]) -> list[dict]:
 
 def text(found: dict) -> str:
     """The figures of a bench as text."""
-    lines = [f"{'':16}{'':22}{'ms/pass':>9}{'range':>16}{'tokens/s':>10}{'roof GB/s':>11}{'of it':>7}{'GFLOP/s':>9}   times as fast as"]
+    lines = [f"{'':16}{'':22}{'ms/pass':>9}{'range':>16}{'tokens/s':>10}{'roof GB/s':>11}{'of it':>7}{'GFLOP/s':>9}{'host':>6}   times as fast as"]
     for r in found["table"]:
         others = ", ".join(f"{o} {q['median']:.2f} ({q['low']:.2f}–{q['high']:.2f})" for o, q in r["faster"].items())
         span, lane = f"{1e3 * r['low']:.2f}–{1e3 * r['high']:.2f}", f"{r['engine']} {r['weights']}"
         speed = f"{1e3 * r['seconds']:9.2f}{span:>16}{1 / r['pace']:10.1f}{r['roof'] / 1e9:11.1f}{r['mbu']:7.0%}{r['flops'] / 1e9:9.1f}"
+        speed += f"{'':6}" if r["host"] is None else f"{r['host']:6.1%}"
         lines.append(f"{r['job']:16}{lane:22}{speed}   {others}".rstrip())
     if runs := found.get("start", {}).get("runs"):
         first = {k: median(r[k] for r in runs) for k in runs[0]}
