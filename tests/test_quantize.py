@@ -142,7 +142,7 @@ def test_a_model_in_another_dtype_keeps_its_codes():
     few = quantise(model(PLAIN), Int4())
     before = {k: v.clone() for k, v in few.named_buffers()}
     few.bfloat16()
-    assert few(torch.tensor([[3]])).dtype == torch.float32 or few.norm.weight.dtype == torch.bfloat16
+    assert few(torch.tensor([[3]])).dtype == torch.bfloat16
     assert all(torch.equal(v, before[k]) for k, v in few.named_buffers() if v.numel())
 
 

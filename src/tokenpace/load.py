@@ -107,7 +107,7 @@ def _build(source: Source | Random, quantize: str | None, precision: torch.dtype
         codes = source.blocks if quantize == "stored" else lambda name: SCHEMES[quantize](source.tensor(name))
         model = replace_matrices(model, lambda name, weight: codes(name))
     rest = {name: source.tensor(name, precision, device) for name, p in model.named_parameters()}
-    model.load_state_dict(rest, assign=True, strict=False)
+    model.load_state_dict(rest, assign=True, strict=not quantize)  # codes are buffers, and in place
     return model.to(device).eval().requires_grad_(False)
 
 

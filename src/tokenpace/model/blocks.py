@@ -58,8 +58,8 @@ def flat(weights: tuple) -> list:
 class TiledBlocks(Blocks):
     """All blocks: passes of few tokens a row through a slab as it lies one call of one loop. Other passes go from block to block.
 
-    Between layers numbers are float32 whatever the weights are: hidden states are a few kilobytes of a pass, and rounding them to bfloat16 after every
-    layer changes more tokens than rounding the weights does (course/results/NOTES.md).
+    Between layers numbers are float32 whatever the weights are: hidden states are a few kilobytes of a pass, and rounding them after every layer
+    changes more tokens than rounding the weights does (course/results/NOTES.md).
 
     The loop is told where in memory the weights of each layer begin. To ask all tensors in every pass could be felt, so they are asked once, and one
     of each layer is asked each time whether it is still where it was.
@@ -127,8 +127,8 @@ SLABS: WeakKeyDictionary[Cache, PlainSlab] = WeakKeyDictionary()  # a cache neve
 
 def plain_slab(flight: Pass) -> PlainSlab | None:
     """The slab of a pass that the attention loop understands: one rectangle of neighbouring rows, of few tokens each."""
-    cache, (first, *others) = flight.store, flight.rectangles
-    if type(cache) is not Cache or others or not isinstance(first.rows, slice) or first.queries.shape[1] > NARROW:
+    cache, shapes = flight.store, flight.rectangles
+    if type(cache) is not Cache or len(shapes) != 1 or not isinstance(shapes[0].rows, slice) or shapes[0].queries.shape[1] > NARROW:
         return None
     if cache not in SLABS and type(cache.where) is Slab and type(cache.codec) is Raw and cache.dtype in (torch.float32, torch.bfloat16):
         SLABS[cache] = PlainSlab(cache)

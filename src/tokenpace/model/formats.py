@@ -16,12 +16,14 @@ Four bits lie as in a block of llama.cpp's Q4_0 and Q4_1: byte i of a group has 
 from __future__ import annotations
 
 import numpy as np
-from numba import types
+from numba import prange, types
 from numba.extending import overload
 
-from .lanes import AT_ONCE, F32, OPTIONS, field, jit, none_of, ones, plus, plus_pair, plus_scaled, rows, words
+from .compiled import F32, OPTIONS, jit
+from .lanes import AT_ONCE, field, none_of, ones, plus, plus_pair, plus_scaled, rows, words
 
 GROUP = 32  # columns of a 4-bit group
+FEW = 16  # tokens: waking the other threads costs as much as a few rows
 LOWER, UPPER = 0x43000000, 0x45000000  # the float32 128 and 2048: a code set into their last bits gives 128 + code, 2048 + code
 
 
@@ -130,6 +132,25 @@ def _seen(x):
     return (lambda x: x.view(np.uint32)) if x.dtype == types.uint16 else (lambda x: x)
 
 
+@jit(forceinline=True)
+def sums_of_groups(x, zero, found, n):
+    """Of one token; a code of `zero` means 0."""
+    for g in range(found.shape[2]):
+        lower, upper, some = F32(0), F32(0), x[n, g * GROUP : (g + 1) * GROUP]
+        for i in range(16):
+            lower += some[i]
+            upper += some[16 + i]
+        found[0, n, g] = -F32(128 + zero) * lower - F32(2048 + zero) * upper
+        found[1, n, g] = lower + upper
+
+
+@jit(parallel=True)
+def sums_of_rows(x, zero, found):
+    """The same for each token, on all threads."""
+    for n in prange(x.shape[0]):
+        sums_of_groups(x, zero, found, n)
+
+
 def of_groups(x, weights):
     """[2, tokens, G] for 4-bit weights: what `four_bits` starts from, and the sum of a group's x. Empty for others."""
 
@@ -142,14 +163,11 @@ def _of_groups(x, weights):
 
     def groups(x, weights):
         found = np.empty((2, x.shape[0], x.shape[1] // GROUP), np.float32)
-        for n in range(x.shape[0]):
-            for g in range(found.shape[2]):
-                lower, upper, some = F32(0), F32(0), x[n, g * GROUP : (g + 1) * GROUP]
-                for i in range(16):
-                    lower += some[i]
-                    upper += some[16 + i]
-                found[0, n, g] = -F32(128 + zero) * lower - F32(2048 + zero) * upper
-                found[1, n, g] = lower + upper
+        if x.shape[0] > FEW:
+            sums_of_rows(x, zero, found)
+        else:
+            for n in range(x.shape[0]):
+                sums_of_groups(x, zero, found, n)
         return found
 
     return groups

@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numba import prange
 
-from .formats import of_groups, product, room, seen
-from .lanes import AT_ONCE, F32, TILE, exp, jit, narrow, one, put, several, widen
+from .compiled import F32, exp, jit, narrow, widen
+from .formats import FEW, of_groups, product, room, seen
+from .lanes import AT_ONCE, TILE, one, put, several
 
 
 @jit(forceinline=True)
@@ -42,7 +43,7 @@ def norm_rows(x, weight, eps, y):
 def normed(x, weight, eps, weights):
     """norm(x [N, K]) as `product` wants it beside these weights: rounded to bfloat16 where they are that, with zeros at the ends."""
     y = room(x.shape[0], weights)
-    if x.shape[0] > 16:  # waking the other threads costs as much as a few rows
+    if x.shape[0] > FEW:
         norm_rows(x, weight, eps, y)
     else:
         for n in range(x.shape[0]):

@@ -105,18 +105,17 @@ class TiledNorm(nn.Module):
 
 
 class TiledEmbedding(nn.Module):
-    """The embedding, reading its rows out of the tiles that the head multiplies by. Codes become numbers of the norms' dtype."""
+    """The embedding, reading its rows out of the tiles that the head multiplies by. Codes become float32."""
 
     def __init__(self, plain: nn.Embedding | QuantisedEmbedding):
         super().__init__()
-        codes = isinstance(plain, QuantisedEmbedding)
-        self.tiles, self.like = Tiles(plain.matrix if codes else plain.weight), plain.like if codes else None
+        self.tiles = Tiles(plain.matrix if isinstance(plain, QuantisedEmbedding) else plain.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
         low, high = (int(t) for t in tokens.aminmax()) if tokens.numel() else (0, 0)
         if low < 0 or high >= self.tiles.rows:  # the last tile may have room for ids that do not exist
             raise IndexError(f"token ids go from 0 to {self.tiles.rows - 1}, but there is {low if low < 0 else high}")
-        return self.tiles.stacked(tokens.flatten(), None if self.like is None else self.like.dtype).unflatten(0, tokens.shape)
+        return self.tiles.stacked(tokens.flatten()).unflatten(0, tokens.shape)
 
 
 class TiledTiedHead(nn.Module):

@@ -82,13 +82,13 @@ class Tiles(nn.Module):
         """Rows, rounded up to whole tiles: as many numbers as a product with it gives."""
         return len(self.numbers) * TILE
 
-    def stacked(self, rows: Tensor | slice = slice(None), dtype: torch.dtype | None = None) -> Tensor:
-        """Some rows [n, K] as numbers, counted with what fills the tiles up; codes as `Codes.numbers` rounds them to `dtype`."""
+    def stacked(self, rows: Tensor | slice = slice(None)) -> Tensor:
+        """Some rows [n, K] as numbers, counted with what fills the tiles up; of codes in float32."""
         if self.numbers.is_floating_point():
             return rows_of_floats(self.numbers, rows)[:, : self.columns]
         codes, *scales = (row_by_row(part, rows).contiguous() for part in self._parameters.values())
         codes = codes.flatten(1).view(torch.uint8) if codes.dtype == torch.int32 else codes
-        return Codes(codes, *scales, columns=self.columns).numbers(dtype=dtype)
+        return Codes(codes, *scales, columns=self.columns).numbers()
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         """What the loops take: the same memory in the types of `formats`."""

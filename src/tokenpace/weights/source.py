@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
+from typing import ClassVar
 
 import torch
 
@@ -124,7 +125,7 @@ class Random:
     config: ModelConfig
     card: dict = field(default_factory=dict)
     seed: int = 0
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: ClassVar[dict[str, int]] = {}  # nothing is stored
 
     def tokenizer(self) -> None:
         return None
@@ -133,7 +134,8 @@ class Random:
         shape = self.config.tensors[ours]
         if len(shape) == 1:
             return torch.full(shape, 0.0 if ours.endswith("bias") else 1.0, dtype=dtype, device=device)
-        pool, flat = _pool(self.seed).to(device=device, dtype=dtype) * shape[-1] ** -0.5, torch.empty(prod(shape), dtype=dtype, device=device)
+        flat = torch.empty(prod(shape), dtype=dtype, device=device)
+        pool = (_pool(self.seed)[: len(flat)] * shape[-1] ** -0.5).to(device=device, dtype=dtype)
         for start in range(0, len(flat), len(pool)):
             flat[start : start + len(pool)] = pool[: len(flat) - start]
         return flat.view(shape)
