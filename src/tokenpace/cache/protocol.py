@@ -63,7 +63,7 @@ class Pass:
 def widths(positions: Tensor) -> list[int]:
     """How many tokens each row has. Padding has position -1 and comes after them: anything else would leave a hole inside a row."""
     real = positions >= 0
-    if bool((real[:, 1:] & ~real[:, :-1]).any()):
+    if positions.shape[1] > 1 and bool((real[:, 1:] & ~real[:, :-1]).any()):
         raise ValueError("padding (position -1) must follow a row's tokens, not precede them: shift the row to the left")
     return real.sum(1).tolist()
 

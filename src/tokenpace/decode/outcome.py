@@ -69,15 +69,19 @@ class Outcome:
         return tuple(torch.tensor([(a.seed, b, a.about(i)) for a, b, i in self.rows], dtype=torch.long).view(-1, 3).unbind(1))
 
     @cached_property
+    def likeliest(self) -> Tensor:
+        return best(self.adjusted)
+
+    @cached_property
     def drawn(self) -> Tensor:
         if all(a.sampler.greedy for a in self.asks):
-            return best(self.adjusted)
+            return self.likeliest
         return draw(self.probs, noise(*self.place, DRAW).to(self.device, self.probs.dtype))
 
     @cached_property
     def spoilt(self) -> Tensor:
         """[N] 0: sound, 1: NaN or infinite, 2: nothing is left to be drawn."""
-        top = self.adjusted.amax(-1)
+        top = self.adjusted.gather(1, self.likeliest[:, None])[:, 0]
         return torch.where(top == -torch.inf, 2, (~top.isfinite()).long())
 
     @cached_property

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..weights.codes import Codes
+from ..weights.codes import Codes, decoded
 
 TILE = 64  # rows
 
@@ -88,7 +88,7 @@ class Tiles(nn.Module):
             return rows_of_floats(self.numbers, rows)[:, : self.columns]
         codes, *scales = (row_by_row(part, rows).contiguous() for part in self._parameters.values())
         codes = codes.flatten(1).view(torch.uint8) if codes.dtype == torch.int32 else codes
-        return Codes(codes, *scales, columns=self.columns).numbers()
+        return decoded(codes, *scales)[:, : self.columns]
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         """What the loops take: the same memory in the types of `formats`."""

@@ -50,6 +50,15 @@ def number(x: Tensor) -> Tensor:
     return x.view(torch.float16 if x.dtype == torch.int16 else torch.float32).float()
 
 
+def decoded(codes: Tensor, scale: Tensor, low: Tensor | None = None) -> Tensor:
+    """The numbers that codes stand for, fp32 [R, K]; each as in `Codes`, scales as bits."""
+    whole, scale = (codes if codes.dtype == torch.int8 else unpack(codes)).float(), number(scale)[..., None]
+    if codes.dtype == torch.uint8 and low is None:
+        whole = whole - 8
+    whole = whole.unflatten(1, (scale.shape[1], -1)) * scale
+    return (whole if low is None else whole + number(low)[..., None]).flatten(1)
+
+
 class Codes(nn.Module):
     """A matrix [R, columns] in 8 or 4 bits.
 
@@ -89,12 +98,7 @@ class Codes(nn.Module):
 
     def numbers(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The matrix as numbers: computed in fp32, rounded once."""
-        whole = (self.codes if self.bits == 8 else unpack(self.codes)).float()
-        scale, *low = (number(s)[..., None] for s in self.scales())
-        if self.bits == 4 and not low:
-            whole = whole - 8
-        whole = whole.unflatten(1, (scale.shape[1], -1)) * scale
-        return (whole + low[0] if low else whole).flatten(1)[:, : self.columns].to(dtype)
+        return decoded(self.codes, *self.scales())[:, : self.columns].to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [N, columns] · Wᵀ -> [N, R]."""
