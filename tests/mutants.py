@@ -458,8 +458,8 @@ MUTANTS = [
     Mutant(
         "the last tile has ids of its own", "model/products.py", "high >= self.tiles.rows", "high >= self.tiles.height", "test_kernels.py: unchanged"
     ),
-    Mutant("e to the x is off by a hundredth", "model/compiled.py", "F32(1 / 24)", "F32(1 / 12)", "test_kernels.py: e_to_the"),
-    Mutant("bfloat16 is cut off", "model/compiled.py", "build.add(even, INT32(0x7FFF))", "INT32(0)", "test_kernels.py: nearest"),
+    Mutant("e to the x is off by a hundredth", "model/jit.py", "F32(1 / 24)", "F32(1 / 12)", "test_kernels.py: e_to_the"),
+    Mutant("bfloat16 is cut off", "model/jit.py", "build.add(even, INT32(0x7FFF))", "INT32(0)", "test_kernels.py: nearest"),
     Mutant(
         "the second token adds to the first one's sums", "model/lanes.py", "token(build, n, i), k), TILE)", "n, k), TILE)", "test_kernels.py: float64"
     ),

@@ -34,7 +34,7 @@ from tokenpace.model.tiles import memory
 from tokenpace.model.transformer import MLP, Block, Linear, RMSNorm, Transformer
 from tokenpace.weights.codes import SCHEMES, number
 
-compiled = pytest.importorskip("tokenpace.model.compiled", reason="Numba is not installed")
+jit = pytest.importorskip("tokenpace.model.jit", reason="Numba is not installed")
 
 PLAIN = ModelConfig(97, 32, 2, 4, 2, 8, 64)
 ODD = ModelConfig(131, 39, 2, 3, 1, 10, 71, qkv_bias=True, qk_norm=True)  # no size is a multiple of 64, and those that are summed over are odd
@@ -138,7 +138,7 @@ def test_bfloat16_is_rounded_to_the_nearest_and_ties_to_even():
     @njit
     def convert(x, y):
         for i in range(len(x)):
-            y[i] = compiled.narrow(x[i], y[i])
+            y[i] = jit.narrow(x[i], y[i])
 
     patterns = torch.arange(0, 1 << 32, 65_521, dtype=torch.int64).to(torch.int32).view(torch.float32)  # all exponents, NaN and infinities among them
     ties = (torch.arange(0, 1 << 32, 1 << 16, dtype=torch.int64) + 0x8000).to(torch.int32).view(torch.float32)
@@ -306,7 +306,7 @@ def test_a_model_that_cannot_be_tiled_is_left_as_it_was(monkeypatch):
 
 def test_e_to_the_x():
     x = np.concatenate([np.linspace(-90, 90, 20_001), [-np.inf, np.inf, np.nan, -87, 88, 0]]).astype(np.float32)
-    got = np.array([compiled.exp(v) for v in x], np.float32)
+    got = np.array([jit.exp(v) for v in x], np.float32)
     exact = np.exp(np.clip(x.astype(np.float64), None, 88))
     assert np.isnan(got[np.isnan(x)]).all() and not got[x < -87].any() and (got[x == 0] == 1).all()
     sound = x >= -87
@@ -466,8 +466,8 @@ def test_nothing_to_write_to_is_no_reason_to_fail(monkeypatch):
             raise RuntimeError("cannot cache function: no locator available")
         return lambda f: f
 
-    monkeypatch.setattr(compiled, "njit", njit)
-    assert compiled.jit()(len) is len and asked == [True, False]
+    monkeypatch.setattr(jit, "njit", njit)
+    assert jit.jit()(len) is len and asked == [True, False]
 
 
 def test_importing_the_transformation_does_not_import_numba():
@@ -507,14 +507,14 @@ print("right")
 
 
 def test_a_change_in_any_file_of_the_loops_compiles_anew(tmp_path):
-    """Numba alone would ask about gemv.py only, and go on using what was inlined from compiled.py."""
-    shutil.copytree(Path(compiled.__file__).parents[1], tmp_path / "tokenpace", ignore=shutil.ignore_patterns("__pycache__"))
-    code = "import numpy as np; from tokenpace.model.compiled import jit; from tokenpace.model.caller import twice; print(twice(np.float32(1)))"
+    """Numba alone would ask about gemv.py only, and go on using what was inlined from jit.py."""
+    shutil.copytree(Path(jit.__file__).parents[1], tmp_path / "tokenpace", ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import numpy as np; from tokenpace.model.jit import jit; from tokenpace.model.caller import twice; print(twice(np.float32(1)))"
     caller, called = tmp_path / "tokenpace/model/caller.py", tmp_path / "tokenpace/model/called.py"
-    caller.write_text("from .called import exp2\nfrom .compiled import jit\n@jit()\ndef twice(x):\n    return 2 * exp2(x)\n")
+    caller.write_text("from .called import exp2\nfrom .jit import jit\n@jit()\ndef twice(x):\n    return 2 * exp2(x)\n")
     env = os.environ | {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONDONTWRITEBYTECODE": "1"}
     for factor in (3, 5):
-        called.write_text(f"from .compiled import jit\n@jit(forceinline=True)\ndef exp2(x):\n    return {factor} * x\n")
+        called.write_text(f"from .jit import jit\n@jit(forceinline=True)\ndef exp2(x):\n    return {factor} * x\n")
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=env)
         assert run.stdout.strip() == str(2.0 * factor), run.stderr[-2000:]
     assert list((tmp_path / "kept").rglob("*.nbc")), "it is kept on disk"

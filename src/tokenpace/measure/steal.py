@@ -25,7 +25,7 @@ PIECE = 32 << 20  # bytes that a core reads before it looks whether it should re
 
 
 if find_spec("numba"):
-    from ..model.compiled import jit
+    from ..model.jit import jit
 
     @jit(nogil=True)
     def once(numbers):

@@ -19,7 +19,7 @@ import numpy as np
 from numba import prange, types
 from numba.extending import overload
 
-from .compiled import F32, OPTIONS, jit
+from .jit import F32, OPTIONS, jit
 from .lanes import AT_ONCE, field, none_of, ones, plus, plus_pair, plus_scaled, rows, words
 
 GROUP = 32  # columns of a 4-bit group

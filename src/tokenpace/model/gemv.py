@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numba import prange
 
-from .compiled import F32, exp, jit, narrow, widen
 from .formats import FEW, of_groups, product, room, seen
+from .jit import F32, exp, jit, narrow, widen
 from .lanes import AT_ONCE, TILE, one, put, several
 
 

@@ -18,7 +18,7 @@ from numba.core import cgutils
 from numba.core.imputils import impl_ret_untracked
 from numba.extending import intrinsic, models, register_model
 
-from .compiled import FLOAT, INT16, INT32, has
+from .jit import FLOAT, INT16, INT32, has
 
 TILE = 64
 ROWS, WORDS = ir.VectorType(FLOAT, TILE), ir.VectorType(INT32, TILE)

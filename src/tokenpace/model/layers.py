@@ -10,8 +10,8 @@ import numpy as np
 from numba import carray
 from numba.extending import overload
 
-from .compiled import OPTIONS, jit, narrow, pointer, widen
 from .gemv import linear, mlp
+from .jit import OPTIONS, jit, narrow, pointer, widen
 from .lanes import TILE
 from .lookup import attention
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import prange
 
-from .compiled import F32, exp, jit, narrow, widen
+from .jit import F32, exp, jit, narrow, widen
 
 
 @jit(forceinline=True)
