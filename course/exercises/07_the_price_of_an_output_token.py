@@ -1,13 +1,104 @@
-"""Unit 07, The price of an output token: what a counter counted, what a token took, what that costs, and what sharing a pass does to it."""
+"""Unit 07, The price of an output token: what a token took, what a counter counted, what that costs, and what sharing a pass does to it."""
 
 from itertools import pairwise
 
 from tokenpace.exercises import exercise
 
-# 07.1: joules from a counter that starts again ---------------------------------------------------------------------
+# 07.1: seconds of a token ------------------------------------------------------------------------------------------
+
+each = exercise(
+    "07.1",
+    "seconds_each",
+    task="From a list of passes, compute the seconds of an input token and of an output token.",
+    difficulty=2,
+    minutes=7,
+    hints=(
+        "Make two heaps of passes, by their phase. Of each heap you need all seconds and all tokens; but they are not in the same column.",
+        "Input: seconds of the prefill passes ÷ tokens they were *fed*. Output: seconds of the others ÷ tokens that they *kept*.",
+    ),
+    explanation="Input tokens are paid for by being fed, output tokens by being written. The prompt's pass writes one, too, but nobody waited for it "
+    "longer than for the prompt: it comes with the input, and is counted on neither side. All seconds over all tokens is not the mean of the passes' "
+    "own quotients, where passes have unlike numbers of tokens.",
+)
+
+
+@each.solution
+def seconds_each(passes):
+    """(input, output): seconds of an input token and of an output token. The token that a prompt's pass writes counts as neither.
+
+    passes: a list of (phase, fed, kept, seconds). phase: "prefill" for the passes over prompts, another word for those that write.
+    fed: tokens that went in, all texts together · kept: tokens that it wrote and that stayed; that can be fewer than were fed (unit 14)
+
+    [("prefill", 4, 1, 0.2), ("decode", 1, 1, 0.5), ("decode", 1, 1, 0.7)] -> (0.05, 0.6)
+    """
+    given = [(fed, seconds) for phase, fed, kept, seconds in passes if phase == "prefill"]
+    written = [(kept, seconds) for phase, fed, kept, seconds in passes if phase != "prefill"]
+    return tuple(sum(s for _, s in heap) / sum(n for n, _ in heap) for heap in (given, written))
+
+
+PASSES = {
+    "one text": [("prefill", 50, 1, 0.1), *[("decode", 1, 1, 0.02)] * 9],
+    "four texts, prompts in two passes": [("prefill", 512, 0, 0.5), ("prefill", 88, 4, 0.15), *[("decode", 4, 4, 0.03)] * 5],
+    "guesses, of which not all are kept": [("prefill", 20, 1, 0.05), ("verify", 5, 3, 0.03), ("verify", 5, 1, 0.03), ("verify", 5, 5, 0.04)],
+}
+for what, run in PASSES.items():
+    each.trial(what)(lambda seconds_each, run=run: tuple(seconds_each(list(run))))
+
+
+def _heap(passes, prompts, column):
+    heap = [one for one in passes if (one[0] == "prefill") == prompts]
+    return sum(one[3] for one in heap) / sum(one[column] for one in heap)
+
+
+@each.mistake("You divided the prefill's seconds by what it wrote. Its input are the tokens it was fed.")
+def _(passes):
+    return _heap(passes, True, 2), _heap(passes, False, 2)
+
+
+@each.mistake("An output token is one that was kept. You divided by what was fed: where guesses are verified, more goes in than stays.")
+def _(passes):
+    return _heap(passes, True, 1), _heap(passes, False, 1)
+
+
+@each.mistake("You divided by the number of passes. A pass has many tokens, of a long prompt or of several texts.")
+def _(passes):
+    count = lambda prompts: sum((one[0] == "prefill") == prompts for one in passes)
+    return tuple(sum(one[3] for one in passes if (one[0] == "prefill") == prompts) / count(prompts) for prompts in (True, False))
+
+
+@each.mistake("The token that the prompt's pass wrote is in your output tokens, though its seconds are not. It comes with the input.")
+def _(passes):
+    output = sum(one[3] for one in passes if one[0] != "prefill") / sum(one[2] for one in passes)
+    return _heap(passes, True, 1), output
+
+
+@each.mistake("All seconds are in your output tokens, the prompt's too. Those are paid for as input.")
+def _(passes):
+    output = sum(one[3] for one in passes) / sum(one[2] for one in passes if one[0] != "prefill")
+    return _heap(passes, True, 1), output
+
+
+@each.mistake("You took the mean of the passes' own quotients. Add all seconds and all tokens first: a pass with few tokens must not count as much.")
+def _(passes):
+    mean = lambda values: sum(values) / len(values)
+    given = mean([seconds / fed for phase, fed, _, seconds in passes if phase == "prefill"])
+    return given, mean([seconds / kept for phase, _, kept, seconds in passes if phase != "prefill"])
+
+
+@each.mistake("Those are tokens per second. Wanted are seconds per token.")
+def _(passes):
+    return 1 / _heap(passes, True, 1), 1 / _heap(passes, False, 2)
+
+
+@each.mistake("The other way round: the input token first, then the output token.")
+def _(passes):
+    return _heap(passes, False, 2), _heap(passes, True, 1)
+
+
+# 07.2: joules from a counter that starts again ---------------------------------------------------------------------
 
 counted = exercise(
-    "07.1",
+    "07.2",
     "joules",
     task="Make joules of what a counter showed, all of them and those above idle.",
     difficulty=3,
@@ -116,97 +207,6 @@ def _(readings, size, idle, seconds):
 def _(readings, size, idle, seconds):
     own = _all(readings, size) - idle * seconds
     return own, own
-
-
-# 07.2: seconds of a token ------------------------------------------------------------------------------------------
-
-each = exercise(
-    "07.2",
-    "seconds_each",
-    task="From a list of passes, compute the seconds of an input token and of an output token.",
-    difficulty=2,
-    minutes=7,
-    hints=(
-        "Make two heaps of passes, by their phase. Of each heap you need all seconds and all tokens; but they are not in the same column.",
-        "Input: seconds of the prefill passes ÷ tokens they were *fed*. Output: seconds of the others ÷ tokens that they *kept*.",
-    ),
-    explanation="Input tokens are paid for by being fed, output tokens by being written. The prompt's pass writes one, too, but nobody waited for it "
-    "longer than for the prompt: it comes with the input, and is counted on neither side. All seconds over all tokens is not the mean of the passes' "
-    "own quotients, where passes have unlike numbers of tokens.",
-)
-
-
-@each.solution
-def seconds_each(passes):
-    """(input, output): seconds of an input token and of an output token. The token that a prompt's pass writes counts as neither.
-
-    passes: a list of (phase, fed, kept, seconds). phase: "prefill" for the passes over prompts, another word for those that write.
-    fed: tokens that went in, all texts together · kept: tokens that it wrote and that stayed; that can be fewer than were fed (unit 14)
-
-    [("prefill", 4, 1, 0.2), ("decode", 1, 1, 0.5), ("decode", 1, 1, 0.7)] -> (0.05, 0.6)
-    """
-    given = [(fed, seconds) for phase, fed, kept, seconds in passes if phase == "prefill"]
-    written = [(kept, seconds) for phase, fed, kept, seconds in passes if phase != "prefill"]
-    return tuple(sum(s for _, s in heap) / sum(n for n, _ in heap) for heap in (given, written))
-
-
-PASSES = {
-    "one text": [("prefill", 50, 1, 0.1), *[("decode", 1, 1, 0.02)] * 9],
-    "four texts, prompts in two passes": [("prefill", 512, 0, 0.5), ("prefill", 88, 4, 0.15), *[("decode", 4, 4, 0.03)] * 5],
-    "guesses, of which not all are kept": [("prefill", 20, 1, 0.05), ("verify", 5, 3, 0.03), ("verify", 5, 1, 0.03), ("verify", 5, 5, 0.04)],
-}
-for what, run in PASSES.items():
-    each.trial(what)(lambda seconds_each, run=run: tuple(seconds_each(list(run))))
-
-
-def _heap(passes, prompts, column):
-    heap = [one for one in passes if (one[0] == "prefill") == prompts]
-    return sum(one[3] for one in heap) / sum(one[column] for one in heap)
-
-
-@each.mistake("You divided the prefill's seconds by what it wrote. Its input are the tokens it was fed.")
-def _(passes):
-    return _heap(passes, True, 2), _heap(passes, False, 2)
-
-
-@each.mistake("An output token is one that was kept. You divided by what was fed: where guesses are verified, more goes in than stays.")
-def _(passes):
-    return _heap(passes, True, 1), _heap(passes, False, 1)
-
-
-@each.mistake("You divided by the number of passes. A pass has many tokens, of a long prompt or of several texts.")
-def _(passes):
-    count = lambda prompts: sum((one[0] == "prefill") == prompts for one in passes)
-    return tuple(sum(one[3] for one in passes if (one[0] == "prefill") == prompts) / count(prompts) for prompts in (True, False))
-
-
-@each.mistake("The token that the prompt's pass wrote is in your output tokens, though its seconds are not. It comes with the input.")
-def _(passes):
-    output = sum(one[3] for one in passes if one[0] != "prefill") / sum(one[2] for one in passes)
-    return _heap(passes, True, 1), output
-
-
-@each.mistake("All seconds are in your output tokens, the prompt's too. Those are paid for as input.")
-def _(passes):
-    output = sum(one[3] for one in passes) / sum(one[2] for one in passes if one[0] != "prefill")
-    return _heap(passes, True, 1), output
-
-
-@each.mistake("You took the mean of the passes' own quotients. Add all seconds and all tokens first: a pass with few tokens must not count as much.")
-def _(passes):
-    mean = lambda values: sum(values) / len(values)
-    given = mean([seconds / fed for phase, fed, _, seconds in passes if phase == "prefill"])
-    return given, mean([seconds / kept for phase, _, kept, seconds in passes if phase != "prefill"])
-
-
-@each.mistake("Those are tokens per second. Wanted are seconds per token.")
-def _(passes):
-    return 1 / _heap(passes, True, 1), 1 / _heap(passes, False, 2)
-
-
-@each.mistake("The other way round: the input token first, then the output token.")
-def _(passes):
-    return _heap(passes, False, 2), _heap(passes, True, 1)
 
 
 # 07.3: money -------------------------------------------------------------------------------------------------------
@@ -398,8 +398,8 @@ audit = exercise(
         "`((given - cached) * fed + written / texts * passed) / 3600 * rate` is what a bill should ask for. Return the name of the one that doesn't.",
     ),
     explanation="A bill is seconds times rate. An input token that is still in the cache is not passed again (unit 11). An output token alone has a "
-    "pass to itself; in company it has a share of one. So two customers with the same numbers of tokens may have taken the machine for quite different "
-    "times, and a list with two prices is right for one mixture of both only.",
+    "pass to itself; in company it has a share of one. So two customers with the same numbers of tokens may have taken the machine for quite "
+    "different times, and a list with two prices is right for one mixture of both only.",
 )
 
 
