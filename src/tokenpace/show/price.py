@@ -18,6 +18,7 @@ from .plots import BLACK, ELSEWHERE, GREEN, GUESS, MEASURED, PREDICTED, Look, se
 from .power import LOOKS, UNREAD, joules_
 
 BEYOND = 4  # times the largest batch measured: as far as predictions are drawn
+LINE = 0.07  # of a panel's height: a line of its legend
 JOULES = Look(GREEN, "s", "-.")
 
 
@@ -114,9 +115,10 @@ class Prices:
             if line:
                 found = self.ratios(what)
                 line.set_data(list(found), list(found.values()))
-        for ax, room in ((self.each, 3), (self.ratio, 12)):  # above, for the legend
+        for ax in (self.each, self.ratio):
             if ys := [y for line in ax.lines for y in line.get_ydata() if y > 0]:
-                ax.set_ylim(min(ys) / 1.4, max(ys) * room)
+                legend = LINE * len(ax.get_legend_handles_labels()[1])  # its share of the height, above all lines
+                ax.set_ylim(min(ys) / 1.4, max(ys) * (2 * max(ys) / min(ys)) ** (legend / (1 - legend)))
 
     # the words -----------------------------------------------------------------------------------------------------
 
