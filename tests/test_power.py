@@ -13,7 +13,8 @@ from tokenpace.measure.energy import Metered
 from tokenpace.measure.price import foretold
 from tokenpace.run import Row, Step
 from tokenpace.show.live import watch
-from tokenpace.show.power import Phases, joules_, phases
+from tokenpace.show.plots import joules_
+from tokenpace.show.power import Phases, phases
 from tokenpace.show.price import Prices, listed, prices
 
 CONFIG = ModelConfig(vocab_size=100, d_model=32, n_layers=3, n_heads=4, n_kv_heads=2, d_head=8, d_ff=64)
@@ -47,7 +48,7 @@ def answer(first=80.0, rest=50.0, each=0.1):
 
 
 def seen(points, counter=RAPL, idle=20.0, roof=steady, **more):
-    view = Phases(price, N, counter, idle, "a laptop", **more)
+    view = Phases(price, HERE, N, counter, idle, where="a laptop", **more)
     return view, watch(view, {"answer": points}, roof=roof)
 
 
@@ -59,6 +60,16 @@ def test_seconds_bytes_and_joules_of_a_token():
     assert [bar.get_width() for bar in view.bars["joules"]] == pytest.approx([4.0, 5.0])
     assert "An output token took 2 times as long (you said 3)" in shown.sentence and "4.00 J for an input token, 5.00 J" in shown.sentence
     assert "1.25 times as many; above idle (20 W) 3.00 J, 3.00 J" in shown.sentence and shown.sentence.endswith("[a laptop]")
+
+
+def test_seconds_are_predicted_here_and_elsewhere():
+    there = Device("a card", bandwidth=1e9, flops=1e6)
+    view, shown = seen(answer(), elsewhere=(there,))
+    costs = [price(step) for step, _ in answer()]
+    due = {d: (costs[0].seconds(d) / P, sorted(c.seconds(d) for c in costs[1:])[(N - 1) // 2]) for d in (HERE, there)}
+    assert [list(d) for d in view.ahead.get_data()] == [pytest.approx(list(due[HERE])), [1, 0]]
+    for device, place in ((HERE, "here"), (there, "on a card")):
+        assert f"{due[device][1] / due[device][0]:.3g} times {place}" in shown.sentence
 
 
 def test_power_over_time_is_drawn_in_both_phases():

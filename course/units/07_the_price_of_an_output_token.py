@@ -5,7 +5,7 @@
 # kept.*
 #
 # Whoever sells a language model by the token has two prices on the list: one for **input tokens**, which you send, and one for **output tokens**,
-# which it writes. The second is several times the first. It is the same model, and it does the same arithmetic for either.
+# which it writes. The second is usually several times the first. It is the same model, and it does the same arithmetic for either.
 # **Why do output tokens cost more than input tokens?**
 #
 # In this unit you work out what a token costs: in seconds, then, where your machine lets you, in joules, then in money. At the end you know what a
@@ -84,15 +84,16 @@ controls.button("Again", power.phases, unit, PROMPT * 4, n, guess, screen=both.s
 
 # %% [markdown]
 # Look at the bytes first. For the prompt's pass the weights were read once, and that reading is shared by all its tokens. For an output token they
-# were read for it alone. An output token is dear because it travels alone, not because there is more to compute.
+# were read for it alone. So an output token would be dear because it travels alone, not because there is more to compute. That can be put to the
+# test: give it company. You will, below.
 #
 # The ratio of the seconds is smaller than that of the bytes, for the prompt's tokens wait for something else: not for reading, but for multiplying.
-# (That is what the roof predicts; unit 01 put the passes of writing to the test, with its thief.)
+# (That is what the roof predicts, ◆; unit 01 put the passes of writing to the test, with its thief.)
 #
 # ### What a counter shows
 #
-# A counter of energy is a number that only goes up, until it is full: then it starts at 0 again. On Linux it is full after some minutes of hard
-# work. And what it counts in a span of time has the machine's idle power in it. Make joules of what it shows.
+# A counter of energy is a number that only goes up, until it is full: then it starts at 0 again. A processor that works hard fills its own in about
+# an hour, some in minutes. And what it counts in a span of time has the machine's idle power in it. Make joules of what it shows.
 
 # %% exercise="07.2"
 
@@ -130,13 +131,14 @@ for kind, side in both.view.sides().items():
 print(f"with these rates electricity costs more than the machine if it takes more than {1000 * RATE / KWH:,.0f} W")
 
 # %% [markdown]
-# Whatever rates you put in, their ratio is untouched by the first: an output token costs as many times an input token as it takes times the seconds.
+# Whatever an hour costs, the ratio stays: an output token costs as many times an input token as it takes times the seconds. Electricity, where it can
+# be read, has a ratio of its own.
 #
 # ## Sharing a pass
 #
 # An output token travels alone. But it needn't. A server has many readers, and their texts can go through the model side by side: a pass reads the
 # weights once and writes a token for each of them. How many texts share a pass is called the **batch**. (How a server gets them together is unit
-# 08's and 09's subject.) The prompts gain nothing by it: each of them shares its pass among its own tokens already.
+# 08's and 09's subject.) The prompts gain little by it: each of them shares its pass among its own tokens already.
 #
 # **With eight texts in each pass, how many input tokens does an output token cost?**
 
@@ -160,16 +162,22 @@ batches = unit.size(quick=(1, 2, 4, 8, 16), full=(1, 2, 4, 8, 16, 32))
 shown = prices(unit, PROMPT, eight, chosen, batches, seconds=unit.size(quick=30, full=90))
 
 # %%
+controls.button("Again", prices, unit, PROMPT, eight, chosen, batches, screen=shown.screen)
+
+# %%
 unit.claim("price", shown)
 
 # %% [markdown]
-# So *several times* is true of one reader, and becomes less with each that joins. Two things keep it from falling for ever. Every output token is
-# multiplied by all weights, just as an input token is (and by the head's, which of a prompt only the last token needs): where multiplying takes
-# longer than reading, company helps no more. And the measured curve needn't be smooth: more rows may be the work of other loops, which have a
-# speed of their own.
+# Company is what it lacked: *several times* is true of one reader, and becomes less with each that joins. (Pope et al. 2022, *Efficiently Scaling
+# Transformer Inference*, figure 1, show the same for a model of hundreds of billions of weights, as cost against latency.) What keeps the ratio
+# from falling for ever?
 #
-# The third thing is the interesting one, and this model's short texts hardly show it. The weights are shared, but **each text has its own keys and
-# values**, and these are read for it alone. Compute what that means.
+# First, arithmetic. Every output token is multiplied by all weights, just as an input token is, and by the head's, too, which of a prompt only the
+# last token needs. Where multiplying takes longer than reading, company helps no more. (The measured curve needn't be smooth: more rows may be the
+# work of other loops, with a speed of their own.)
+#
+# Second, and this model's short texts hardly show it: the weights are shared, but **each text has its own keys and values**, and these are read for
+# it alone. Compute what that means.
 
 # %% exercise="07.4"
 
@@ -275,7 +283,7 @@ unit.ledger(*rows)
 plane = watch(ledgers.Plane(unit.ledger(*rows)), {})
 
 # %% [markdown]
-# The dot went to the right: that is what sharing does. The pace in the ledger is that of all eight together; each reader for himself waits for whole
+# The dot went to the right: that is what sharing does. The pace in the ledger is that of all eight together; each of the readers waits for whole
 # passes, and those became longer. Unit 08 is about that bargain.
 
 # %%

@@ -9,43 +9,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from textwrap import wrap
 
+from ..measure.clock import Stamped
 from ..measure.counters import Counter
 from ..measure.energy import Energy, phase, power
 from ..measure.price import Side, sides, times
 from ..measure.roof import Band
 from . import plots
 from .live import Shown, verdict, watch
-from .plots import GREY, MEASURED, RIVAL, bytes_, seconds
+from .plots import GREY, MEASURED, PREDICTED, RIVAL, UNREAD, bytes_, joules_, seconds
 
 LOOKS = {"input": RIVAL, "output": MEASURED}  # kind of token
 PHASES = {"prefill": RIVAL, "decode": MEASURED, "both": plots.Look(GREY, "s", "-")}
 NAMES = {"prefill": "prefill: the prompt is passed", "decode": "decode: a pass for each token", "both": "both"}
-UNREAD = "not readable here"
-
-
-def joules_(value: float | None) -> str:
-    """Joules as people say them.
-
-    >>> joules_(0.0123), joules_(4.5), joules_(None)
-    ('12.3 mJ', '4.50 J', 'not readable here')
-    """
-    if value is None:
-        return UNREAD
-    return f"{1e3 * value:#.3g} mJ".replace(". ", " ") if abs(value) < 1 else f"{value:#.3g} J".replace(". ", " ")
 
 
 @dataclass
 class Phases:
     """A view. Lane "answer": the passes of one text, metered where `counter` is readable; `planned` tokens are to be written.
 
-    `cost` prices a step, `idle` is the machine at rest in watts (None: not readable), `guess` how many times as long as an input token the learner
-    thinks an output token takes.
+    `cost` prices a step, `device` is this machine's roof, `elsewhere` are devices that are not here; `idle` is the machine at rest in watts (None:
+    not readable), `guess` how many times as long as an input token the learner thinks an output token takes.
     """
 
     cost: Callable
+    device: object
     planned: int
     counter: Counter
     idle: float | None = None
+    elsewhere: tuple = ()
     where: str = ""
     guess: float | None = None
     points: list = field(default_factory=list)
@@ -65,6 +56,10 @@ class Phases:
 
     def sides(self) -> dict[str, Side]:
         return sides(self.points, self.cost)
+
+    def predicted(self, device) -> dict[str, Side]:
+        """The same tokens in the seconds that their passes are predicted to take on a device."""
+        return sides(Stamped(one.step, self.cost(one.step).seconds(device)) for one in self.points)
 
     def own(self, side: Side) -> float | None:
         """Joules of a token above what the machine at rest would have taken meanwhile."""
@@ -88,6 +83,8 @@ class Phases:
             ax.tick_params(axis="y", length=0)
             ax.grid(visible=False)
             ax.spines["bottom"].set_visible(False)
+        (self.ahead,) = self.ax["seconds"].plot([], [], PREDICTED.marker, color=PREDICTED.color, markeredgecolor="black")
+        self.ax["seconds"].set_xlabel("◆ predicted")
         top = self.ax["power"]
         top.set(title=f"Power ({self.counter.name})" if self.counter.readable else f"Power: {UNREAD}", xlabel="seconds of passes")
         if self.counter.readable:
@@ -114,6 +111,8 @@ class Phases:
                 label.set_text(f" {text}")
                 label.set_x(value or 0)
             self.ax[name].set_xlim(0, 1.5 * most or 1)
+        ahead = [(side.seconds, y) for side, y in zip(self.predicted(self.device).values(), (1, 0)) if side.passes]
+        self.ahead.set_data(*zip(*ahead) if ahead else ((), ()))
 
     def _draw_time(self, ax) -> None:
         for artist in [*ax.collections, *(line for line in ax.lines if line.get_gid() == "span")]:
@@ -161,7 +160,10 @@ class Phases:
         if not times(found):
             return ""
         said = f"you said {self.guess:g}" if self.guess else "no prediction"
-        says = f"An output token took {times(found):.3g} times as long ({said}) and moved {times(found, 'moved'):.3g} times the bytes."
+        places = [("here", self.device), *((f"on {device.name}", device) for device in self.elsewhere)]
+        ahead = ", ".join(f"{times(self.predicted(device)):.3g} times {place}" for place, device in places)
+        moved = f"moved {times(found, 'moved'):.3g} times the bytes"
+        says = f"An output token took {times(found):.3g} times as long ({said}) and {moved}. Predicted: {ahead}."
         return verdict(self.band, says, [spent for _, spent in found["output"].passes])
 
     def _energy(self, found: dict[str, Side]) -> str:
@@ -181,6 +183,6 @@ def phases(unit, prompt: str, n: int, guess: float | None = None, seconds: float
 
     Power at rest is measured first. `seconds` is the budget, `shown` goes to `watch` (live, screen).
     """
-    view = Phases(unit.price, n, unit.counter, unit.idle, unit.where, guess)
+    view = Phases(unit.price, unit.device, n, unit.counter, unit.idle, unit.elsewhere, unit.where, guess)
     lane = unit.run("power", prompt, max_new_tokens=n, min_new_tokens=n)
     return watch(view, {"answer": lane}, seconds=seconds, roof=unit.roof, **shown)

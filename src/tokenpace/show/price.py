@@ -14,8 +14,8 @@ from ..measure.price import Side, foretold, sides, times
 from ..measure.roof import Band
 from . import plots
 from .live import Shown, verdict, watch
-from .plots import BLACK, ELSEWHERE, GREEN, GUESS, MEASURED, PREDICTED, Look, seconds
-from .power import LOOKS, UNREAD, joules_
+from .plots import BLACK, ELSEWHERE, GREEN, GUESS, MEASURED, PREDICTED, UNREAD, Look, joules_, seconds
+from .power import LOOKS
 
 BEYOND = 4  # times the largest batch measured: as far as predictions are drawn
 LINE = 0.07  # of a panel's height: a line of its legend
