@@ -269,3 +269,24 @@ def test_spans_are_as_long_as_the_counter_needs_and_never_of_two_phases():
 
 def test_one_pass_that_nobody_counted_leaves_no_power():
     assert power([Metered(DECODE, 0.1, 1.0), Stamped(DECODE, 0.1)]) == []
+
+
+def test_a_race_counts_the_joules_of_each_decoder(monkeypatch):
+    import tokenpace.race
+    from tokenpace.load import load
+    from tokenpace.measure.cost import Device
+
+    class Counts(Counter):
+        taken = 0.0
+
+        def joules(self):
+            self.taken += 3.0
+            return self.taken
+
+    module = sys.modules["tokenpace.race"]
+    monkeypatch.setattr(module, "probe", lambda seconds, place: types.SimpleNamespace(device=lambda dtype: Device("d", 1e9, 1e9)))
+    monkeypatch.setattr(module, "roof_now", lambda seconds, place: [1e9])
+    monkeypatch.setattr(module, "counter", lambda device: Counts(f"of {device}", 1e9))
+    lm = load("shape:15m", device="cpu", dtype="float32")
+    for found in tokenpace.race.race(lm, [1, 2, 3], ("autoregressive", "uncached"), say=lambda text: None, max_new_tokens=4).entries:
+        assert found.joules == 3.0
