@@ -499,6 +499,45 @@ MUTANTS = [
         "            finally:\n                pass\n            yield",
         "test_intervention.py: rests_when",
     ),
+    # joules and prices
+    Mutant(
+        "a counter that starts again gives energy back",
+        "measure/counters.py",
+        "(self.range if now < self.last else 0)",
+        "0",
+        "test_energy.py: starts",
+    ),
+    Mutant(
+        "the whole platform is a package, too", "measure/counters.py", 'startswith("package")', 'startswith("p")', "test_energy.py: counted_twice"
+    ),
+    Mutant(
+        "drawing takes joules",
+        "measure/energy.py",
+        "before = counter.joules() if now() - paused > counter.step else after",
+        "before = after",
+        "test_energy.py: no_pause",
+    ),
+    Mutant(
+        "a coarse counter begins anew with each pass",
+        "measure/energy.py",
+        "if now() - paused > counter.step else after",
+        "",
+        "test_energy.py: loses_nothing",
+    ),
+    Mutant("a kilowatt-hour is a watt-hour", "measure/price.py", "joules / 3.6e6", "joules / 3.6e3", "test_price.py: kilowatt"),
+    Mutant(
+        "a pass that some have left counts as shared", "measure/price.py", "len(there) >= rows and", "there and", "test_price.py: all_texts_share"
+    ),
+    Mutant(
+        "joules that nobody counted are none",
+        "measure/ledger.py",
+        "None if None in energy else sum(energy)",
+        "sum(e or 0 for e in energy)",
+        "test_ledger.py: joules",
+    ),
+    Mutant(
+        "joules that were not counted bear out a price", "claims/unit07.py", "    if not counted:\n", "    if False:\n", "test_power.py: test_price"
+    ),
     Mutant("an interrupt is for the thief too", "measure/thief.py", '{"start_new_session": True}', "{}", "test_thief.py: alone"),
 ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tokenpace import claims as shown_claims
-from tokenpace.claims import Finding, judge, table, unit00, unit01, unit02, unit03
+from tokenpace.claims import Finding, judge, table, unit00, unit01, unit02, unit03, unit07
 from tokenpace.claims.verdict import judged
 
 MODULE = sys.modules["tokenpace.claims"]  # the name in the package is the function
@@ -118,7 +118,7 @@ def test_a_unit_without_claims_is_refused_and_a_comment_measures_nothing():
 def test_every_judge_has_a_claim():
     """A function that no claim calls is no judge."""
     called = {claim.call for claim in table().values()}
-    for module in (unit00, unit01, unit02, unit03):
+    for module in (unit00, unit01, unit02, unit03, unit07):
         judges = [f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__ and "Judgement" in str(f.__annotations__)]
         assert judges and all(f"{module.__name__}:{f.__name__}" in called for f in judges)
 
@@ -242,3 +242,14 @@ def test_the_recorded_race_of_unit_01_is_borne_out(monkeypatch, data):
         assert found.verdict in ("holds", "holds if"), found
         assert all(map(isfinite, found.numbers.values()))
     assert not list(data.iterdir())
+
+
+def test_the_recorded_price_of_unit_07_is_borne_out(monkeypatch, data):
+    monkeypatch.setenv("COURSE_MODE", "dry")
+    from tokenpace import lesson
+    from tokenpace.show.price import prices
+
+    unit = lesson.start("07")
+    found = judge("price", prices(unit, "", live=False), machine=unit.machine["name"], dtype=unit.dtype, recorded=True)
+    assert found.verdict in ("holds", "holds if") and all(map(isfinite, found.numbers.values())), found
+    assert unit.counter.readable or "joules are not readable here" in found.condition

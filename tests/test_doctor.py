@@ -7,6 +7,7 @@ import types
 import pytest
 
 from tokenpace.measure import doctor as doctor_module
+from tokenpace.measure.counters import Counter, nothing
 from tokenpace.measure.doctor import CHECKS, Finding, doctor
 
 
@@ -121,6 +122,25 @@ def test_half_the_cores_count_as_one_thread_each(pretend, monkeypatch):
 def test_battery(supply, verdict, text, pretend):
     pretend(power=supply)
     assert doctor_module.battery().verdict == verdict and text in doctor_module.battery().text
+
+
+@pytest.mark.parametrize(
+    "found, verdict, text",
+    [
+        (Counter("RAPL, 1 package", 0.001), "ok", "joules are readable: RAPL"),
+        (nothing("only root may"), "!", "joules are not readable here: only root may"),
+    ],
+)
+def test_energy(found, verdict, text, monkeypatch):
+    monkeypatch.setattr(doctor_module.counters, "counter", lambda device: found)
+    assert doctor_module.energy().verdict == verdict and text in doctor_module.energy().text
+
+
+@pytest.mark.parametrize("usable, device", [(False, "cpu"), (True, "cuda")])
+def test_energy_of_what_computes(usable, device, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: usable)
+    monkeypatch.setattr(doctor_module.counters, "counter", lambda of: nothing(f"asked about {of}"))
+    assert f"asked about {device}" in doctor_module.energy().text
 
 
 @pytest.mark.parametrize("total, free, verdict", [(8e9, 4e9, "ok"), (8e9, 1.4e9, "x"), (None, None, "!")])

@@ -11,7 +11,8 @@ from tokenpace.decode import refine
 from tokenpace.decode.beam import beam, parallel
 from tokenpace.measure.clock import Stamped, summary
 from tokenpace.measure.cost import Cost, Device, step_cost
-from tokenpace.measure.ledger import entry
+from tokenpace.measure.energy import Metered
+from tokenpace.measure.ledger import HEAD, Ledger, entry
 from tokenpace.measure.roof import Band
 from tokenpace.model.transformer import Transformer
 from tokenpace.run import Request, Row, Step, canvas, run
@@ -89,3 +90,16 @@ def test_unlike_passes_claim_no_share_of_the_bandwidth():
     for name, widths, device in (("autoregressive", [1] * 20, mixed), ("uncached", range(4, 24), reads), ("uncached", range(20, 24), mixed)):
         alike, costs = row(name, widths, device)
         assert not alike.why and alike.mbu[0] == pytest.approx(sum(c.bytes for c in costs) / (0.5 * len(costs)) / 1e6)
+
+
+def test_joules_of_a_token_are_those_of_its_passes_or_not_readable():
+    """The prompt's are not in it, as its seconds are not."""
+    prompt = Step((Row(0, "prefill", 0, 3, ((3, 9, True),)),))
+    each = [Step((Row(0, "decode", 3 + i, 1, ((4 + i, 1, True),)),)) for i in range(3)]
+    fold = lambda run: entry("x", run, lambda step: Cost(weight_bytes=10.0), Device("d", 100.0, 1e9), 0)
+    run = [Metered(prompt, 0.5, 100.0), *(Metered(step, 0.5, 2.0 + i) for i, step in enumerate(each))]
+    assert fold(run).joules == 3.0 and fold(run).cells()[HEAD.index("joules/token")] == "3 J"
+    for unread in ([*run[:-1], Stamped(each[-1], 0.5)], [Stamped(*one) for one in run]):
+        assert fold(unread).joules is None and fold(unread).cells()[HEAD.index("joules/token")] == "not readable here"
+        assert "not readable here" in str(Ledger([fold(unread)])) and "not readable here" in Ledger([fold(unread)])._repr_markdown_()
+    assert fold([Stamped(*run[0]), *run[1:]]).joules == 3.0

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from tokenpace import answers, exercises, lesson
+from tokenpace.measure.counters import Counter, nothing
+from tokenpace.measure.energy import joules
 from tokenpace.measure.ledger import Entry
 from tokenpace.measure.roof import Sample, Task
 
@@ -114,6 +116,40 @@ def test_samples_are_kept_while_they_come_and_replayed_dry(measured, tmp_path, m
     assert path.name == "01_probe.samples.jsonl"
     measured.mode = "dry"
     assert measured.sample("probe", lambda: 1 / 0) == {"probe": points}
+
+
+class Counts(Counter):
+    """Three joules more whenever it is looked at."""
+
+    taken = 0.0
+
+    def joules(self):
+        self.taken += 3.0
+        return self.taken
+
+
+@pytest.mark.parametrize("meter", [Counts("a script", 1e9), nothing("a fuse is blown")], ids=["readable", "not readable"])
+def test_joules_are_kept_with_a_run_and_replayed_dry(unit, tmp_path, monkeypatch, meter):
+    lm, unit.mode = unit.plain, "quick"
+    unit.lm = lm
+    monkeypatch.setattr(lesson, "counter", lambda device: meter)
+    monkeypatch.setattr(lesson, "idle", lambda counter: 2.5 if counter.readable else None)
+    known = {"counter": {"name": meter.name, "step": meter.step, "why": meter.why}, "idle": unit.idle}
+    first = [joules(one) for one in unit.run("some", [1, 2, 3], max_new_tokens=3)]
+    assert first == ([3.0] * 3 if meter.readable else [None] * 3)
+    unit.decode = lambda ids: "x"
+    lesson.record(unit, {"before": (1e9,), "after": (1e9,)}, tmp_path)
+    monkeypatch.setattr(lesson, "RESULTS", tmp_path)
+    monkeypatch.setattr(lesson, "counter", lambda device: 1 / 0)
+    dry = lesson.start("01")
+    assert [joules(one) for one in dry.run("some", "")] == first
+    assert dry.counter == Counter(**known["counter"]) and dry.idle == known["idle"]
+
+
+def test_a_recording_from_before_there_were_counters(unit):
+    assert not unit.counter.readable and unit.idle is None
+    assert lesson.metering(unit), "it was looked at"
+    assert lesson.metering(lesson.start("01")) == {}
 
 
 def test_a_claim_is_judged_with_where_it_was_measured(unit, monkeypatch, capsys):

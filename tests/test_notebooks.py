@@ -127,6 +127,19 @@ def test_run_all_survives_a_race_that_was_stopped_early(kept):
     assert ("nothing written, so there is no row" in printed) is (kept < 2)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_run_all_survives_prices_that_were_stopped_early(kept):
+    """Of the power figure and of every batch only so many passes are there."""
+    book = nbformat.read(ROOT / "notebooks" / "07_the_price_of_an_output_token.ipynb", as_version=4)
+    (opened,) = (i for i, cell in enumerate(book.cells) if "lesson.start" in cell.source)
+    cut = f"for name in set(unit.recordings) - {{'batch_1', 'watch'}}: unit.recordings[name] = list(unit.recordings[name])[:{kept}]"
+    book.cells.insert(opened + 1, nbformat.v4.new_code_cell(cut))
+    nbclient.NotebookClient(book, kernel_name="python3", timeout=120).execute(env=os.environ | {"COURSE_MODE": "dry"})
+    printed = "".join(output.get("text", "") for cell in book.cells if cell.cell_type == "code" for output in cell.outputs)
+    assert "Claim 'price': not yet measured" in printed and "the run was cut short, so it adds no rows" in printed
+
+
 @pytest.mark.parametrize(("stored", "passes"), [("#> 42", True), ("#> 43", False)])
 def test_a_checked_cell_is_really_compared(stored, passes, tmp_path):
     path = tmp_path / "a.ipynb"

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenpace.measure.clock import Stamped, summary
+from tokenpace.measure.energy import Metered, joules
 from tokenpace.measure.trace import Recorder, read, write
 from tokenpace.run import Row, Step
 
@@ -68,6 +69,21 @@ def test_the_file_is_one_json_object_a_line_and_its_head_says_what_it_is(tmp_pat
     row = {"request": 0, "phase": "decode", "context": 7, "width": 1, "writes": [[8, 12, True]]}
     assert lines[2] == {"seconds": 0.02, "shape": [[1, 1, 8]], "rows": [row]}
     assert lines[-1] == {"end": "complete", "steps": 3, "roof": {"before": [1.0]}}
+
+
+def test_joules_are_kept_where_there_were_any(tmp_path):
+    write(tmp_path / "a", [Metered(*DECODE[0], 1.5), DECODE[1], Metered(*DECODE[2], 0.0)], HERE)
+    found = list(read(tmp_path / "a"))
+    assert found == DECODE and [joules(one) for one in found] == [1.5, None, 0.0]
+    assert [json.loads(line).get("joules") for line in (tmp_path / "a").read_text().splitlines()[1:-1]] == [1.5, None, 0.0]
+
+
+@pytest.mark.parametrize("counted", ["-1.0", "NaN", "true", '"3"'])
+def test_joules_that_nobody_counted_are_refused(tmp_path, counted):
+    write(tmp_path / "a", [Metered(*DECODE[0], 1.5)], HERE)
+    (tmp_path / "a").write_text((tmp_path / "a").read_text().replace('"joules":1.5', f'"joules":{counted}'))
+    with pytest.raises(ValueError, match="line 2: not a stamped step: joules are"):
+        read(tmp_path / "a")
 
 
 def test_numbers_of_torch_and_numpy_become_plain(tmp_path):

@@ -24,7 +24,9 @@ from .config import ModelConfig, nearest, preset
 from .measure import intervention, samples
 from .measure.clock import Stamped
 from .measure.cost import Cost, Device, step_cost
+from .measure.counters import Counter, counter
 from .measure.devices import device as sheet
+from .measure.energy import idle, metered
 from .measure.intervention import Taken
 from .measure.ledger import Entry, Ledger
 from .measure.roof import Sample
@@ -72,12 +74,14 @@ class Lesson:
         return full if self.mode == "full" else quick
 
     def run(self, name: str, prompt, **settings) -> Iterator[Stamped]:
-        """`tp.prepare(lm, prompt, **settings).timed()`: every pass of the run, stamped with its seconds. A dry lesson replays its recording."""
+        """`tp.prepare(lm, prompt, **settings).timed()`: every pass of the run, stamped with its seconds, and metered where joules can be read.
+        A dry lesson replays its recording.
+        """
         if self.mode == "dry":
             return iter(self._recorded(name))
         from .generate import prepare
 
-        return self._keep(name, prepare(self.lm, prompt, **settings).timed())
+        return self._keep(name, metered(prepare(self.lm, prompt, **settings).timed(), self.counter))
 
     def sample(self, name: str, lanes: Callable[[], Mapping[str, Iterable[Sample]]]) -> Mapping[str, Iterable[Sample]]:
         """Lanes of Samples as they are measured. A dry lesson replays its recording and calls nothing."""
@@ -98,6 +102,21 @@ class Lesson:
         found = {label: {name: RESULTS / f"{self.unit}_{name}.{label}.jsonl" for name in names} for label in sorted(labels)}
         traces = [{name: read(path) for name, path in files.items()} for files in found.values() if all(path.exists() for path in files.values())]
         return {lanes[names[0]].machine["name"]: lanes for lanes in traces}
+
+    @cached_property
+    def counter(self) -> Counter:
+        """What counts joules here, or why nothing does. In a dry lesson: what it was where the recording was made."""
+        if self.mode != "dry":
+            return counter(str(self.lm.device))
+        return Counter(**self._metering().get("counter", {"name": "nothing", "step": 0.0, "why": "nobody looked for a counter"}))
+
+    @cached_property
+    def idle(self) -> float | None:
+        """Watts of this machine at rest, measured for a second when first asked for; None where they can't be read."""
+        return self._metering().get("idle") if self.mode == "dry" else idle(self.counter)
+
+    def _metering(self) -> dict:
+        return next(iter(self.recordings.values())).about.get("metering", {})
 
     def _keep(self, name: str, stamped: Iterable[Stamped]) -> Iterator[Stamped]:
         self.runs[name] = []
@@ -269,6 +288,14 @@ def _dry(unit: str, model: str) -> Lesson:
     return Lesson(unit, "dry", None, preset(model), first.about["number"], first.machine, device, text, traces, theft=theft)
 
 
+def metering(lesson: Lesson) -> dict:
+    """What counted the joules of its runs, and the machine at rest, for their files; nothing if nobody asked."""
+    if "idle" not in vars(lesson):  # a property that was never looked at
+        return {}
+    known = lesson.counter
+    return {"metering": {"counter": {"name": known.name, "step": known.step, "why": known.why}, "idle": lesson.idle}}
+
+
 def record(lesson: Lesson, roof: dict[str, tuple[float, ...]], folder: Path = RESULTS, label: str = "") -> list[Path]:
     """Keep what a lesson measured as UNIT_name.jsonl, to be replayed dry, or as UNIT_name.LABEL.jsonl, to be drawn beside other machines' runs."""
     written = []
@@ -278,6 +305,7 @@ def record(lesson: Lesson, roof: dict[str, tuple[float, ...]], folder: Path = RE
             "unit": lesson.unit,
             "number": lesson.number,
             "device": asdict(lesson.device),
+            **metering(lesson),
             "pieces": {t: lesson.decode([t]) for t in sorted(tokens)},
         }
         path = folder / f"{lesson.unit}_{name}{'.' * bool(label)}{label}.jsonl"

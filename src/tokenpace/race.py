@@ -8,6 +8,8 @@ from dataclasses import replace
 from .generate import DECODERS, prepare
 from .load import Lm
 from .measure.cost import step_cost
+from .measure.counters import counter
+from .measure.energy import metered
 from .measure.ledger import Ledger, entry
 from .measure.machine import last_level_cache
 from .measure.probe import probe, roof_now
@@ -29,13 +31,13 @@ def race(
     price = lambda step: step_cost(lanes[step.to].config, step, lanes[step.to].number, lanes[step.to].dtype.itemsize)
     say("probing this machine's ceilings …")
     device, cache = probe(3.0, place).device(lm.card["dtype"]), last_level_cache(place)[0]
-    ledger, plain = Ledger(), None
+    ledger, plain, meter = Ledger(), None, counter(str(lm.device))
     for name in names:
         say(f"{name} …")
         how = _settings(name, drafter, settings)
         list(prepare(lm, prompt, **{**how, "max_new_tokens": 2, "min_new_tokens": 0}).steps())
         run, before = prepare(lm, prompt, **how), roof_now(0.2, place)
-        stamped = list(run.timed())
+        stamped = list(metered(run.timed(), meter))
         roof, answer = band(before, roof_now(0.2, place)), run.read(stamped)[0]
         if answer.error:
             raise answer.error

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..weights import registry
+from . import counters
 from .machine import cores, cpu_name, physical_cores, power, ram, threads
 
 MODEL = "smollm2-135m"
@@ -103,6 +104,16 @@ def battery() -> Finding:
     return Finding("power", "ok", "mains" if power() else "no battery")
 
 
+def energy() -> Finding:
+    """Whether anything counts joules. Without, all that is about seconds works as it does with."""
+    import torch
+
+    found = counters.counter("cuda" if torch.cuda.is_available() else "cpu")
+    if found.readable:
+        return Finding("energy", "ok", f"joules are readable: {found.name}")
+    return Finding("energy", "!", f"joules are not readable here: {found.why}")
+
+
 def memory() -> Finding:
     total, free = ram()
     if free is None:
@@ -163,7 +174,7 @@ def interrupts() -> Finding:
     return Finding("ipykernel", "ok", found)
 
 
-CHECKS = (python, torch, device, numba, parallel, battery, memory, disk, model, network, kernel, interrupts)
+CHECKS = (python, torch, device, numba, parallel, battery, energy, memory, disk, model, network, kernel, interrupts)
 
 
 def _version(package: str) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from ..run import Step
 from .clock import Stamped
 from .cost import Cost, Device
+from .energy import joules
 from .roof import OUTSIDE, Band
 
 LIKE = 2  # times: the most by which passes of one row may differ
@@ -34,6 +35,7 @@ class Entry:
     why: str = ""  # no MBU is given
     exact: bool | None = None  # is its text that of plain decoding? None: not tested
     where: str = ""  # machine, dtype, threads, model
+    joules: float | None = None  # [J/token] all that was counted meanwhile, an idle machine's share included; None: not readable here
 
     @property
     def tokens_per_pass(self) -> float:
@@ -53,7 +55,8 @@ class Entry:
         )
         exact = {True: "yes", False: "no", None: "not tested"}[self.exact]
         pace = (f"{1e3 * seconds:.3g} ms" for seconds in (self.predicted, self.measured))
-        return (self.name, f"{self.passes:,}", f"{self.tokens_per_pass:.2f}", f"{self.pass_bytes / 1e6:,.0f} MB", *pace, share, exact)
+        energy = "not readable here" if self.joules is None else f"{self.joules:.3g} J"
+        return (self.name, f"{self.passes:,}", f"{self.tokens_per_pass:.2f}", f"{self.pass_bytes / 1e6:,.0f} MB", *pace, share, energy, exact)
 
 
 def entry(
@@ -78,16 +81,18 @@ def entry(
 
     Raises ValueError if no token was kept: there is no pace then.
     """
-    passes, seconds, total = 0, 0.0, Cost()
+    passes, seconds, total, energy = 0, 0.0, Cost(), []
     predicted: dict[str, list[float]] = {}  # by whom was asked
     weights, roof, texts = 0.0, replace(device, bandwidth=band.high) if band else device, {}
-    for step, took in stamped:
+    for one in stamped:
+        step, took = one
         counts = any(row.phase != "prefill" and row.width for row in step.rows)
         _write(texts, step, counts)
         if counts:
             cost, passes = price(step), passes + (step.to == "target")
             seconds, total = seconds + took, total + cost
             predicted.setdefault(step.to, []).append(cost.seconds(roof))
+            energy.append(joules(one))
             weights = max(weights, cost.weight_bytes)
     tokens = sum(sum(text.values()) for branches in texts.values() for text in branches)
     if not tokens or not passes:
@@ -95,7 +100,8 @@ def entry(
     why = _refusal(weights, cache, band, predicted["target"])
     rates = None if why else (total.bytes / seconds / band.high, total.bytes / seconds / band.low)
     ahead, mean = sum(map(sum, predicted.values())), (total.bytes / passes, total.total_flops / passes)
-    return Entry(name, passes, tokens, *mean, ahead / tokens, seconds / tokens, rates, why, exact, where)
+    counted = None if None in energy else sum(energy) / tokens
+    return Entry(name, passes, tokens, *mean, ahead / tokens, seconds / tokens, rates, why, exact, where, counted)
 
 
 def _write(texts: dict[int, list[dict[int, bool]]], step: Step, counts: bool) -> None:
@@ -123,7 +129,7 @@ def _refusal(weights: float, cache: float, band: Band | None, predicted: list[fl
     return ""
 
 
-HEAD = ("decoder", "passes", "tokens/pass", "bytes/pass", "pace predicted", "pace measured", "MBU", "exact")
+HEAD = ("decoder", "passes", "tokens/pass", "bytes/pass", "pace predicted", "pace measured", "MBU", "joules/token", "exact")
 
 
 @dataclass

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..run import Row, Step
 from .clock import Stamped
+from .energy import Metered, joules
 
 VERSION = 1
 _DEFAULTS = {cls: {f.name: f.default for f in fields(cls)} for cls in (Row, Step)}
@@ -61,7 +62,8 @@ class Recorder:
         seconds = float(stamped.seconds)
         if not isfinite(seconds) or seconds < 0:
             raise ValueError(f"{self.path}: step {self.steps + 1} took {seconds} s, which is no time: a trace keeps finite seconds of at least 0")
-        self._put(_line({"seconds": seconds, **_brief(stamped.step)}))
+        counted = {} if joules(stamped) is None else {"joules": float(joules(stamped))}
+        self._put(_line({"seconds": seconds, **counted, **_brief(stamped.step)}))
         self.steps += 1
 
     def __call__(self, stamped: Iterable[Stamped]) -> Iterator[Stamped]:
@@ -148,10 +150,13 @@ def _object(path, number: int, line: bytes) -> dict:
 def _stamped(path, number: int, saved: dict) -> Stamped:
     saved = dict(saved)
     try:
-        seconds, rows = saved.pop("seconds"), saved.pop("rows")
+        seconds, rows, counted = saved.pop("seconds"), saved.pop("rows"), saved.pop("joules", None)
         if not isinstance(seconds, float) or not isfinite(seconds) or seconds < 0:
             raise ValueError(f"seconds are {seconds!r}")
-        return Stamped(Step(rows=tuple(Row(**_tuples(row)) for row in rows), **_tuples(saved)), seconds)
+        if counted is not None and not (isinstance(counted, float) and isfinite(counted) and counted >= 0):
+            raise ValueError(f"joules are {counted!r}")
+        step = Step(rows=tuple(Row(**_tuples(row)) for row in rows), **_tuples(saved))
+        return Stamped(step, seconds) if counted is None else Metered(step, seconds, counted)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} line {number}: not a stamped step: {error}") from None
 

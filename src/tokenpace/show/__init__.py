@@ -10,6 +10,8 @@
     distribution  unit 02: what a sampler does to the next token
     cache         unit 03: with and without a cache
     widths        unit 03: what a pass costs by how many tokens are in it
+    power         unit 07: watts over time, and what a token of either kind takes
+    price         unit 07: the same by how many texts share a pass
     ledgers       the last figure of every unit: the pace equation, with all decoders so far
     controls      buttons and sliders
 

@@ -31,6 +31,7 @@ BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 MEASURED, PREDICTED, RECORDED, ELSEWHERE = Look(BLUE, "o", "-"), Look(ORANGE, "D", "--"), Look(GREEN, "s", "-."), Look(PURPLE, "^", ":")
 RIVAL, GUESS = Look(VERMILION, "X", "-"), Look(BLACK, "v", "-")
+UNREAD = "not readable here"  # what stands where joules would
 GREY = "#767676"  # 4.5 : 1 on white, the least that small type may have
 SIZE = 11  # points; present() makes it larger
 
@@ -145,3 +146,14 @@ def bytes_(value: float | None) -> str:
         if abs(value) >= size:
             return f"{value / size:#.3g} {unit}".replace(". ", " ")
     return f"{value:.3g} B"
+
+
+def joules_(value: float | None) -> str:
+    """Joules as people say them.
+
+    >>> joules_(0.0123), joules_(4.5), joules_(None)
+    ('12.3 mJ', '4.50 J', 'not readable here')
+    """
+    if value is None:
+        return UNREAD
+    return f"{1e3 * value:#.3g} mJ".replace(". ", " ") if abs(value) < 1 else f"{value:#.3g} J".replace(". ", " ")
