@@ -269,6 +269,8 @@ def test_predicted_is_the_largest_ceiling_of_each_lane():
     got = [s for _, s in predicted(steps, {"target": big, "draft": little}, device)]
     want = [cost(little, [(50, 1)]).bytes / 1e11, cost(big, [(50, 4)]).bytes / 1e11, 0.0]
     assert got == pytest.approx(want)
+    few = [s for _, s in predicted(steps[1:2], big, device, 0.625, 2.0)]  # weights of 4 bits, a cache of 16
+    assert few == pytest.approx([cost(big, [(50, 4)], 0.625, 2.0).bytes / 1e11]) and few != pytest.approx([cost(big, [(50, 4)], 0.625).bytes / 1e11])
     assert [s for _, s in predicted(steps[1:2], big, Device("slow", inf, 1e9))] == pytest.approx([cost(big, [(50, 4)], read=4).total_flops / 1e9])
 
 

@@ -96,6 +96,25 @@ def test_numba_and_what_its_absence_costs(pretend):
 
 
 @pytest.mark.parametrize(
+    "features, words",
+    [
+        ({"avx2": True, "avx512_f": True, "avx512_bf16": True}, "kernels run"),
+        ({"avx2": True, "avx512_f": True, "avx512_bf16": False}, "multiplies no bfloat16"),
+        ({"avx2": True, "avx512_f": False, "avx512_bf16": False}, "no AVX-512"),
+        ({"avx2": False, "avx512_f": False, "avx512_bf16": False}, "no AVX2"),
+        ({"neon": True, "bf16": True}, "kernels run"),
+    ],
+)
+def test_what_a_processor_lacks_for_the_kernels(features, words, pretend, monkeypatch):
+    import torch
+
+    pretend(_version="0.68")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
+    found = doctor_module.numba()
+    assert found.verdict == "ok" and found.text.endswith(words) == (words == "kernels run") and words in found.text
+
+
+@pytest.mark.parametrize(
     "usable, used, load, verdict, words",
     [
         (8, {"torch": 8, "numba": 8}, 0.5, "ok", "8 cores; torch uses 8, numba uses 8"),

@@ -45,11 +45,16 @@ def timed(steps: Iterable[Step], sync: Callable[[], None] = lambda: None, now: C
         start = now()
 
 
-def predicted(steps: Iterable[Step], configs: dict[str, ModelConfig] | ModelConfig, device: Device, number: float = 2.0) -> Iterator[Stamped]:
-    """The least seconds each pass can take on `device`: its largest ceiling. One config for each lane; `number`: bytes of a weight."""
+def predicted(
+    steps: Iterable[Step], configs: dict[str, ModelConfig] | ModelConfig, device: Device, number: float = 2.0, cache_number: float | None = None
+) -> Iterator[Stamped]:
+    """The least seconds each pass can take on `device`: its largest ceiling. One config for each lane.
+
+    number: bytes of a weight · cache_number: of a cached number (default: the same)
+    """
     for step in steps:
         config = configs[step.to] if isinstance(configs, dict) else configs
-        yield Stamped(step, step_cost(config, step, number).seconds(device) if any(row.width for row in step.rows) else 0.0)
+        yield Stamped(step, step_cost(config, step, number, cache_number).seconds(device) if any(row.width for row in step.rows) else 0.0)
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,22 @@ def device() -> Finding:
 
 def numba() -> Finding:
     if found := _version("numba"):
-        return Finding("numba", "ok", f"{found}: the tiled kernels run")
+        return Finding("numba", "ok", f"{found}: the tiled kernels run{_slower()}")
     return Finding("numba", "!", "not installed: plain PyTorch computes, and on a CPU a token takes two to four times as long (pip install numba)")
+
+
+def _slower() -> str:
+    """What a processor of Intel's and AMD's family lacks of what the kernels can use."""
+    import torch
+
+    features = torch.cpu.get_capabilities()
+    if not features.get("avx2", True):
+        return "; this processor has no AVX2, so they multiply few numbers at a time"
+    if not features.get("avx512_f", True):
+        return "; this processor has no AVX-512, so they multiply one token at a time, and wide passes gain less"
+    if not features.get("avx512_bf16", True):
+        return "; this processor multiplies no bfloat16, so weights are float32 unless you ask for 8 or 4 bits"
+    return ""
 
 
 def parallel() -> Finding:
