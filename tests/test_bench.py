@@ -213,6 +213,33 @@ def test_our_driver_makes_exactly_the_passes_asked_for(job):
         assert len(engines.on_tiles(lm())(job, [1, 2, 3, 4, 5]).seconds) == 1 + job.passes
 
 
+def test_a_prompt_that_is_not_computed_costs_no_pass_of_the_model():
+    widths, mine = [], lm()
+    mine.model.register_forward_pre_hook(lambda model, given: widths.append(tuple(given[0].shape)))
+    job = Job("2 × 3 at 700", 700, rows=2, width=3, passes=2, computed=False)
+    passes = engines.ours(mine)(job, [1 + i % 90 for i in range(700)])
+    assert len(passes.seconds) == 3 and widths == [(2, 3)] * 2
+    assert job.shape == (2, 3, 703) and job.cost(TINY, 4.0, 4.0).kv_read == 2 * 703 * TINY.kv_numbers * 4
+
+
+def test_the_step_time_model_is_judged_by_passes_it_has_not_seen():
+    """Seconds that follow the law exactly, but for one pass in three of those held out."""
+    shapes = [(b, t, s) for s in (30, 900) for b in (1, 2, 5, 9) for t in (1, 3, 8, 20)]
+    law = lambda b, t, s: 0.01 + 1e-4 * b + 1e-3 * max(b * t - 4, 0) * 1.0
+    made = []
+    for i, (b, t, s) in enumerate(shapes):
+        seconds = law(b, t, s) * (2 if i % 9 == 1 else 1)
+        made.append(Sample(f"{b} × {t} at {s}", "tiled 16 bit", 0, [seconds] * 3, (1e9, 1e9), b * t, 1.0, 1.0, (b, t, s)))
+    found = bench.steps(TINY, made)["tiled 16 bit"]
+    ratios = dict(found["ratios"])
+    assert found["fitted"] == 11 and len(ratios) == 21
+    wrong = {job for job, ratio in ratios.items() if not 0.85 < ratio < 1.15}
+    assert wrong == {f"{b} × {t} at {s}" for i, (b, t, s) in enumerate(shapes) if i % 9 == 1}
+    assert "fitted to 11 passes, the step-time model tells 81% of 21 others within 0.85–1.15" in text(
+        {"table": [], "notes": [], "steps": {"x": found}}
+    )
+
+
 def test_quality_of_the_same_weights_is_perfect_and_of_fewer_bits_is_not():
     class Letters:
         encode = staticmethod(lambda text: [b % 97 for b in text.encode()])

@@ -25,8 +25,7 @@ from torch import nn
 
 from tokenpace.cache import Cache, Raw, Slab
 from tokenpace.config import ModelConfig
-from tokenpace.model import kernels, products
-from tokenpace.model.blocks import NARROW
+from tokenpace.model import blocks, kernels, products
 from tokenpace.model.kernels import tiled, why_not
 from tokenpace.model.products import TiledLinear, TiledMLP
 from tokenpace.model.quantize import QuantisedLinear
@@ -41,7 +40,7 @@ ODD = ModelConfig(131, 39, 2, 3, 1, 10, 71, qkv_bias=True, qk_norm=True)  # no s
 UNTIED = ModelConfig(200, 64, 1, 4, 4, 16, 128, tied=False)
 DTYPES = (torch.float32, torch.bfloat16)
 sizes = st.integers(1, 150)
-few = st.integers(1, NARROW + 3)  # both sides of where the paths part
+few = st.integers(1, 11)
 
 
 def random(*shape, dtype=torch.float32, seed=0) -> torch.Tensor:
@@ -152,7 +151,7 @@ def test_bfloat16_is_rounded_to_the_nearest_and_ties_to_even():
 
 @pytest.mark.parametrize("config", [PLAIN, ODD, UNTIED], ids=["plain", "odd", "untied"])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("tokens", [1, 2, NARROW, NARROW + 1, 40])
+@pytest.mark.parametrize("tokens", [1, 2, 8, 9, 40])
 def test_the_whole_model_says_the_same(config, dtype, tokens):
     plain, fast = pair(config, dtype)
     assert why_not(fast) == "the model is tiled already" and tiled(fast) is fast
@@ -221,6 +220,23 @@ def test_what_the_attention_loop_does_not_know_goes_the_plain_way(other, monkeyp
     if other == "codec":
         fast(torch.tensor([[5]]), Cache(PLAIN, Slab(1, 4)).stage(torch.tensor([[0]])))
         assert said[2:] == ["loop"], "it would have been noticed"
+
+
+@pytest.mark.parametrize("pairs, loop", [(12, True), (11, False)])
+def test_many_tokens_far_into_a_text_go_from_block_to_block(pairs, loop, monkeypatch):
+    """Three tokens that see four keys each."""
+    plain, fast = pair(PLAIN)
+    through, called, said = products.loops().through, [], []
+    monkeypatch.setattr(products.loops(), "through", lambda *given: called.append(1) or through(*given))
+    monkeypatch.setattr(blocks, "PAIRS", pairs)
+    for m in (plain, fast):
+        cache = Cache(PLAIN, Slab(2, 24))
+        m(torch.tensor([[5], [6]]), cache.stage(torch.tensor([[0], [0]])))
+        cache.keep([1, 1])
+        called.clear()
+        said.append(m(torch.tensor([[5, 9, 2], [1, 3, 4]]), cache.stage(torch.tensor([[1, 2, 3], [1, 2, 3]]))))
+    torch.testing.assert_close(said[1], said[0], rtol=1e-4, atol=1e-5)
+    assert bool(called) == loop
 
 
 def test_a_nan_in_an_earlier_tokens_key_reaches_the_logits():

@@ -39,7 +39,7 @@ def option(*flags, **how):
 
 
 JSON = option("--json", action="store_true", help="one JSON object on stdout and nothing else")
-SUITES = ("decode", "prefill", "verify", "batch", "context", "large", "shape", "load", "quality")
+SUITES = ("decode", "prefill", "verify", "batch", "context", "steps", "large", "shape", "load", "quality")
 MODEL = option(
     "--model", default="smollm2-135m", help="a name of the registry, hf:OWNER/NAME, shape:NAME, a .gguf file or a folder (default %(default)s)"
 )

@@ -18,13 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from ..config import nearest
+from ..config import nearest, preset
 from ..load import fast, load
 from ..measure.machine import machine
 from ..measure.probe import roof_now
 from . import quality as qualities
 from .engines import Models, engine
 from .jobs import SUITES, Job, Suite
+from .steps import steps
 from .tables import Sample, compare, table, text
 
 __all__ = ["SUITES", "Job", "Sample", "Suite", "bench", "compare", "read", "table", "text"]
@@ -46,7 +47,7 @@ def bench(suite: str = "decode", against: str = "all", file: str | None = None, 
     if file and not os.access(Path(file).absolute().parent, os.W_OK):
         raise OSError(f"{file} cannot be written: name a file in a folder that exists and is yours")
     say = say or (lambda text: print(text, end="", file=sys.stderr, flush=True))
-    found = {"suite": suite, "machine": machine(), "samples": [], "start": {}, "quality": {}, "notes": []}
+    found = {"suite": suite, "machine": machine(), "samples": [], "start": {}, "quality": {}, "steps": {}, "notes": []}
     try:
         if suite == "load":
             found["start"] = starting("smollm2-135m", "bfloat16")
@@ -56,6 +57,8 @@ def bench(suite: str = "decode", against: str = "all", file: str | None = None, 
             about = SUITES[suite]
             lanes = tuple(lane for lane in about.lanes if lane.split(" ", 1)[0] in ("plain", "tiled", *AGAINST[against]))
             measure(found, replace(about, lanes=lanes), say)
+            if suite == "steps":
+                found["steps"] = steps(preset(about.model), found["samples"])
     except RuntimeError as error:
         found["notes"].append(str(error))
     except KeyboardInterrupt:
@@ -70,7 +73,7 @@ def bench(suite: str = "decode", against: str = "all", file: str | None = None, 
 
 def write(found: dict, path: Path) -> None:
     """JSON lines: the suite and the machine, the samples, what came after them."""
-    first, last = {k: found[k] for k in ("suite", "machine")}, {k: found[k] for k in ("start", "quality", "notes", "machine_after")}
+    first, last = {k: found[k] for k in ("suite", "machine")}, {k: found[k] for k in ("start", "quality", "steps", "notes", "machine_after")}
     part = path.with_name(f"{path.name}.part")
     part.write_text("".join(json.dumps(line) + "\n" for line in (first, *(s._asdict() for s in found["samples"]), last)), encoding="utf-8")
     part.replace(path)
@@ -124,7 +127,7 @@ def one_job(found: dict, job: Job, tries: int, engines: dict, models: Models, pr
                 found["notes"].append(f"{lane} did not do {job.name}: {error}")
                 continue
             after, price = median(roof_now()), job.cost(lm.config, lm.number, lm.dtype.itemsize)
-            what = job.tokens, price.bytes, price.total_flops
+            what = job.tokens, price.bytes, price.total_flops, job.shape
             found["samples"].append(Sample(job.name, lane, turn, job.counted(passes.seconds), (before, after), *what, job.counted(passes.forward)))
             before = after
             progress(f"{job.name}: round {turn + 1} of {tries}, {lane}")

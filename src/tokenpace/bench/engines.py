@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from .. import peers
 from ..cache import Cache, Slab
 from ..decode import autoregressive
@@ -78,15 +80,17 @@ def ours(lm: Lm) -> Engine:
 
         def forward(*args, **how):
             start = time.perf_counter()
-            logits = lm.model(*args, **how)
+            logits = lm.model(*args, **how) if job.computed or inside else zeros(*args)
             inside.append(time.perf_counter() - start)
             return logits
 
+        zeros = lambda tokens, flight, read: torch.zeros(len(read), lm.config.vocab_size)
         new = 1 + job.width * job.passes
         cache = Cache(lm.config, Slab(job.rows, len(prompt) + new + job.width), dtype=lm.dtype, device=lm.device)
         decoder = (lambda: autoregressive(prompt)) if job.width == 1 else (lambda: forced(prompt, job.width))
         requests = [Request(decoder(), limit=new) for _ in range(job.rows)]
-        return Passes([s.seconds for s in timed(run({"target": (forward, cache)}, requests, slots=job.rows))], inside)
+        budget = 512 if job.computed else job.rows * job.prompt  # one pass, which is left out
+        return Passes([s.seconds for s in timed(run({"target": (forward, cache)}, requests, job.rows, budget))], inside)
 
     return go
 

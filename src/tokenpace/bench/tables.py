@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
+LEAST, MOST = 0.85, 1.15  # predicted ÷ measured: as near as is asked for
 UNSTEADY = 2  # times the fastest round: where the slowest takes longer, something else was running
 
 
@@ -20,6 +21,7 @@ class Sample(NamedTuple):
     tokens: int  # of a pass
     bytes: float  # that a pass must read and write
     flops: float
+    shape: tuple[int, int, int] = (0, 0, 0)  # rows, tokens of each, context
     forward: Sequence[float] = ()  # of each pass, the seconds that its forward took, where the engine tells
 
 
@@ -77,6 +79,7 @@ def text(found: dict) -> str:
         first = {k: median(r[k] for r in runs) for k in runs[0]}
         peak = f", peak memory {first['peak'] / 1e9:.2f} GB" if first["peak"] else ""
         lines.append(f"import {first['import']:.2f} s beyond torch; load in {found['start']['dtype']} {first['load']:.2f} s{peak}")
+    lines += told(found.get("steps", {}))
     for weights, q in found.get("quality", {}).items():
         loss, change = f"loss {q['loss']:.4f} nats a token", f"{q['loss'] - q['exact']:+.4f}"
         lines.append(f"{weights}: the likeliest token is that of float32 in {q['agree']:.2%} of {q['tokens']} places; {loss} ({change})")
@@ -84,6 +87,20 @@ def text(found: dict) -> str:
     if unsteady:
         lines.append(f"the rounds of {', '.join(unsteady)} differ by more than {UNSTEADY} times: another program was busy, so believe no ratio here")
     return "\n".join(lines + found["notes"])
+
+
+def told(steps: dict) -> list[str]:
+    """How well seconds of passes can be told beforehand, for each lane."""
+    lines = []
+    for lane, q in steps.items():
+        ratios = sorted(r for _, r in q["ratios"])
+        inside = sum(LEAST <= r <= MOST for r in ratios) / len(ratios)
+        spread = f"median {median(ratios):.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f}"
+        lines.append(
+            f"{lane}: fitted to {q['fitted']} passes, the step-time model tells {inside:.0%} of {len(ratios)} others "
+            f"within {LEAST}–{MOST} (predicted ÷ measured: {spread})"
+        )
+    return lines
 
 
 def compare(old: dict, new: dict) -> str:

@@ -1,7 +1,7 @@
 """All blocks of a tiled model behind one call: a pass of a small model would spend a good part of its time on coming back to Python between them.
 
-`layers.through` takes the hidden states through every layer and reads and fills the cache as it lies, if that is a plain slab and each row brings
-few tokens. Passes of another kind go from block to block, on the same tiles.
+`layers.through` takes the hidden states through every layer and reads and fills the cache as it lies, if that is a plain slab and few tokens of
+each row look at few others. Passes of another kind go from block to block, on the same tiles.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .products import TiledLinear, TiledMLP, inferring, loops, run
 from .tiles import Tiles, memory
 from .transformer import Attention, Block, Blocks
 
-NARROW = 8  # tokens of a row; for more, PyTorch's fused attention is the faster one
+PAIRS = 16_384  # of a row's tokens in flight with its keys; for more, PyTorch's fused attention is the faster one
 
 
 class TiledBlock(torch.nn.Module):
@@ -125,10 +125,16 @@ class PlainSlab:
 SLABS: WeakKeyDictionary[Cache, PlainSlab] = WeakKeyDictionary()  # a cache never moves
 
 
+def pairs(flight: Pass) -> int:
+    """How many (query, key) each row of the first rectangle has."""
+    first = flight.rectangles[0]
+    return first.queries.shape[1] * first.end
+
+
 def plain_slab(flight: Pass) -> PlainSlab | None:
-    """The slab of a pass that the attention loop understands: one rectangle of neighbouring rows, of few tokens each."""
+    """The slab of a pass that the attention loop understands: one rectangle of neighbouring rows, few pairs in each."""
     cache, shapes = flight.store, flight.rectangles
-    if type(cache) is not Cache or len(shapes) != 1 or not isinstance(shapes[0].rows, slice) or shapes[0].queries.shape[1] > NARROW:
+    if type(cache) is not Cache or len(shapes) != 1 or not isinstance(shapes[0].rows, slice) or pairs(flight) > PAIRS:
         return None
     if cache not in SLABS and type(cache.where) is Slab and type(cache.codec) is Raw and cache.dtype in (torch.float32, torch.bfloat16):
         SLABS[cache] = PlainSlab(cache)
